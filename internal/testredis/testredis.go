@@ -1,0 +1,125 @@
+// Package testredis runs real redis-servers for tests, each on its own free
+// port, and lets them fail in the ways that servers fail.
+package testredis
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Server is a redis-server with nothing in it and no persistence.
+type Server struct {
+	Port int
+	t    testing.TB
+	args []string
+	cmd  *exec.Cmd
+	log  *os.File
+}
+
+// Start runs a server until the test ends. Further arguments are redis-server's
+// own, e.g. "--requirepass", "secret". A machine without redis-server fails the
+// test: `make test` installs it.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := &Server{Port: freePort(t), t: t, args: args}
+	s.Restart()
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Address is the server's host and port.
+func (s *Server) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)) }
+
+// Client is a client of the server's database 0, closed when the test ends.
+func (s *Server) Client() *redis.Client {
+	client := redis.NewClient(&redis.Options{Addr: s.Address(), ContextTimeoutEnabled: true})
+	s.t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Restart starts the server again on its port, empty.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	dir := s.t.TempDir()
+	log, err := os.Create(dir + "/redis.log")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.log = log
+	s.cmd = exec.Command("redis-server", append([]string{
+		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir,
+	}, s.args...)...)
+	s.cmd.Stdout, s.cmd.Stderr = log, log
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatalf("redis-server (Debian's package redis-server; `make test` installs it): %v", err)
+	}
+	s.await()
+}
+
+// Stop kills the server; connections to it are refused from then on.
+func (s *Server) Stop() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Signal(syscall.SIGCONT)
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	_ = s.log.Close()
+	s.cmd = nil
+}
+
+// Freeze makes the server hang: it takes connections and answers nothing.
+func (s *Server) Freeze() { s.signal(syscall.SIGSTOP) }
+
+// Thaw ends Freeze.
+func (s *Server) Thaw() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) await() {
+	s.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for time.Now().Before(deadline) {
+		if err := s.ping(); err == nil || strings.HasPrefix(err.Error(), "NOAUTH") {
+			return
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	text, _ := os.ReadFile(s.log.Name())
+	s.t.Fatalf("redis-server on port %d did not answer within 30 s:\n%s", s.Port, text)
+}
+
+func (s *Server) ping() error {
+	client := redis.NewClient(&redis.Options{Addr: s.Address(), MaxRetries: -1, DialerRetries: 1})
+	defer func() { _ = client.Close() }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return client.Ping(ctx).Err()
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(fmt.Errorf("free port: %w", err))
+	}
+	defer func() { _ = listener.Close() }()
+	return listener.Addr().(*net.TCPAddr).Port
+}

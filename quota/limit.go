@@ -1,0 +1,168 @@
+package quota
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Algorithm names how a limit counts.
+type Algorithm string
+
+// FixedWindow allows limit units in each window and gives the whole quota back
+// when the window ends.
+const FixedWindow Algorithm = "fixed_window"
+
+// Algorithms are the algorithms that a limit may name.
+var Algorithms = []Algorithm{FixedWindow}
+
+// Align says where the windows of a limit begin.
+type Align string
+
+const (
+	// FirstRequest begins a window with the first charge after the last one ended.
+	FirstRequest Align = "first_request"
+	// Calendar begins windows at the boundaries of the calendar unit in the
+	// limit's timezone; those of a duration at its multiples since the Unix epoch.
+	Calendar Align = "calendar"
+)
+
+// Aligns are the alignments that a limit may name.
+var Aligns = []Align{FirstRequest, Calendar}
+
+// Weekdays are the names of the days on which a week may begin, Monday first.
+var Weekdays = []string{"monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"}
+
+// Bounds of the numbers. A limit stays below 10^14, from where Kong's JSON
+// encoder writes numbers with an exponent, and far below 2^53, from where Lua's
+// numbers are no longer exact.
+const (
+	MaxLimit int64 = 1_000_000_000_000
+	MaxCost  int64 = 1 << 31
+	// MaxLimits is how many limits a policy holds at most.
+	MaxLimits = 16
+)
+
+// Limit is a named rule. The zero value of every field but Name, Limit and
+// Window is its default.
+type Limit struct {
+	// Name is the limit's name in keys, headers and metrics: 1 to 32 of a-z,
+	// 0-9, "_" and "-". What was used is kept under it: a limit with the same
+	// name, algorithm, window and alignment goes on where another left off.
+	Name      string
+	Algorithm Algorithm // default FixedWindow
+	// Limit is how many units are allowed per window, 1 to MaxLimit.
+	Limit  int64
+	Window Window
+	Align  Align // default FirstRequest
+	// Timezone is the IANA name of the place whose calendar counts; default
+	// UTC. Only for a calendar unit.
+	Timezone string
+	// WeekStart is the day on which a week begins; default monday. Only for
+	// calendar weeks.
+	WeekStart string
+	// DayOfMonth is the day on which a billing month begins, 1 to 31, in a
+	// shorter month its last day; default 1. Only for calendar months.
+	DayOfMonth int
+}
+
+var limitName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
+
+// check returns every problem of the limit. A field that could have no effect
+// is a problem too: who set it expects one.
+func (l Limit) check() []*FieldError {
+	var problems []*FieldError
+	add := func(field string, value any, rule string) {
+		problems = append(problems, &FieldError{field, value, rule})
+	}
+	if !limitName.MatchString(l.Name) {
+		add("name", l.Name, "must be 1 to 32 characters of a-z, 0-9, _ and -")
+	}
+	if l.Algorithm != "" && !slices.Contains(Algorithms, l.Algorithm) {
+		add("algorithm", string(l.Algorithm), oneOf(Algorithms))
+	}
+	if l.Limit < 1 || l.Limit > MaxLimit {
+		add("limit", l.Limit, fmt.Sprintf("must be between 1 and %d", MaxLimit))
+	}
+	window := l.Window.check()
+	if window != nil {
+		problems = append(problems, window)
+	}
+	if l.Align != "" && !slices.Contains(Aligns, l.Align) {
+		add("align", string(l.Align), oneOf(Aligns))
+	}
+	if l.Timezone != "" {
+		if _, err := loadLocation(l.Timezone); err != nil {
+			add("timezone", l.Timezone, "must be an IANA timezone such as Asia/Shanghai")
+		} else if window == nil && l.Window.Unit == "" {
+			add("timezone", l.Timezone, "needs a calendar unit as window: a duration is the same everywhere")
+		}
+	}
+	if l.WeekStart != "" {
+		if !slices.Contains(Weekdays, l.WeekStart) {
+			add("week_start", l.WeekStart, oneOf(Weekdays))
+		} else if window == nil && (l.Window.Unit != Week || l.Align != Calendar) {
+			add("week_start", l.WeekStart, "needs window week and align calendar")
+		}
+	}
+	if l.DayOfMonth != 0 {
+		if l.DayOfMonth < 1 || l.DayOfMonth > 31 {
+			add("day_of_month", l.DayOfMonth, "must be between 1 and 31")
+		} else if window == nil && (l.Window.Unit != Month || l.Align != Calendar) {
+			add("day_of_month", l.DayOfMonth, "needs window month and align calendar")
+		}
+	}
+	return problems
+}
+
+// loadLocation refuses what time.LoadLocation takes but is no place: "" and
+// "Local" differ from machine to machine.
+func loadLocation(name string) (*time.Location, error) {
+	if name == "Local" {
+		return nil, fmt.Errorf("%q is another place on every machine", name)
+	}
+	return time.LoadLocation(name)
+}
+
+func oneOf[T ~string](values []T) string {
+	names := make([]string, len(values))
+	for i, v := range values {
+		names[i] = string(v)
+	}
+	return "must be one of " + strings.Join(names, ", ")
+}
+
+// withDefaults fills the fields that were left out.
+func (l Limit) withDefaults() Limit {
+	if l.Algorithm == "" {
+		l.Algorithm = FixedWindow
+	}
+	if l.Align == "" {
+		l.Align = FirstRequest
+	}
+	if l.Timezone == "" {
+		l.Timezone = "UTC"
+	}
+	if l.WeekStart == "" {
+		l.WeekStart = Weekdays[0]
+	}
+	if l.DayOfMonth == 0 {
+		l.DayOfMonth = 1
+	}
+	return l
+}
+
+func (l Limit) calendar() (calendar, error) {
+	location, err := loadLocation(l.Timezone)
+	if err != nil {
+		return calendar{}, err
+	}
+	return calendar{
+		window:     l.Window,
+		location:   location,
+		weekStart:  time.Weekday((slices.Index(Weekdays, l.WeekStart) + 1) % 7),
+		dayOfMonth: l.DayOfMonth,
+	}, nil
+}

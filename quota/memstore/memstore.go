@@ -1,0 +1,170 @@
+// Package memstore keeps counters in this process's memory. It is the Go twin
+// of the scripts in lua/: the oracle of their tests, and a store for trials and
+// single nodes. Its counters are gone when the process ends.
+package memstore
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"sync"
+	"time"
+
+	"kong-quota/quota"
+)
+
+// DefaultEntries is how many identities a store holds unless told otherwise:
+// about 100 MB when all are in use.
+const DefaultEntries = 200_000
+
+const shards = 64
+
+// Store is a bounded quota.Store. When it is full, the entry that ends first
+// makes room: expired ones before any that still count. So a store that is too
+// small for its traffic forgets, and then allows too much, rather than grow.
+type Store struct {
+	seed   maphash.Seed
+	shards [shards]shard
+	clock  func() time.Time
+}
+
+// New makes a store for up to the given number of identities in their scopes
+// (rounded up to a multiple of 64), at least 1.
+func New(entries int) (*Store, error) {
+	if entries < 1 {
+		return nil, &quota.FieldError{Field: "entries", Value: entries, Rule: "must be at least 1"}
+	}
+	s := &Store{seed: maphash.MakeSeed(), clock: time.Now}
+	for i := range s.shards {
+		s.shards[i] = shard{entries: map[key]*entry{}, bound: (entries + shards - 1) / shards}
+	}
+	return s, nil
+}
+
+// Spend decides with quota.Policy.Decide, one request at a time per identity.
+// It returns an error for a bad request only.
+func (s *Store) Spend(_ context.Context, r quota.Request) (quota.Decision, error) {
+	if err := r.Check(); err != nil {
+		return quota.Decision{}, fmt.Errorf("spend: %w", err)
+	}
+	now := r.Now
+	if now.IsZero() {
+		now = s.clock()
+	}
+	shard := s.shard(key{r.Scope, r.Identity})
+	shard.Lock()
+	defer shard.Unlock()
+	return shard.spend(key{r.Scope, r.Identity}, r, now.UnixMicro()), nil
+}
+
+// Reset forgets the identity's counters in the scope.
+func (s *Store) Reset(_ context.Context, scope string, id quota.Identity) error {
+	shard := s.shard(key{scope, id})
+	shard.Lock()
+	defer shard.Unlock()
+	if e := shard.entries[key{scope, id}]; e != nil {
+		shard.drop(e)
+	}
+	return nil
+}
+
+// Len is the number of identities held, each once for every scope.
+func (s *Store) Len() int {
+	n := 0
+	for i := range s.shards {
+		s.shards[i].Lock()
+		n += len(s.shards[i].entries)
+		s.shards[i].Unlock()
+	}
+	return n
+}
+
+func (s *Store) shard(k key) *shard {
+	return &s.shards[maphash.Comparable(s.seed, k)%shards]
+}
+
+type key struct {
+	scope    string
+	identity quota.Identity
+}
+
+// entry is what Redis keeps as one hash.
+type entry struct {
+	key      key
+	counters map[string]quota.Counter // by the limit's name
+	until    int64                    // the latest of the counters' ends, µs
+	position int                      // in the shard's heap
+}
+
+type shard struct {
+	sync.Mutex
+	entries map[key]*entry
+	byEnd   endHeap
+	bound   int
+}
+
+func (s *shard) spend(k key, r quota.Request, now int64) quota.Decision {
+	e := s.entries[k]
+	var held map[string]quota.Counter
+	if e != nil {
+		held = e.counters
+	}
+	decision, charged := r.Policy.Decide(held, now, r.Cost)
+	if charged == nil {
+		return decision
+	}
+	if e == nil {
+		if len(s.entries) >= s.bound {
+			s.drop(s.byEnd[0])
+		}
+		e = &entry{key: k, counters: charged}
+		s.entries[k] = e
+		heap.Push(&s.byEnd, e)
+	}
+	e.keep(charged, now)
+	heap.Fix(&s.byEnd, e.position)
+	return decision
+}
+
+func (s *shard) drop(e *entry) {
+	heap.Remove(&s.byEnd, e.position)
+	delete(s.entries, e.key)
+}
+
+func (e *entry) keep(charged map[string]quota.Counter, now int64) {
+	for name, counter := range charged {
+		e.counters[name] = counter
+	}
+	e.until = 0
+	for name, counter := range e.counters {
+		if counter.Until <= now {
+			delete(e.counters, name)
+		}
+		e.until = max(e.until, counter.Until)
+	}
+}
+
+// endHeap has the entry that ends first on top.
+type endHeap []*entry
+
+func (h endHeap) Len() int           { return len(h) }
+func (h endHeap) Less(i, j int) bool { return h[i].until < h[j].until }
+func (h endHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].position, h[j].position = i, j
+}
+
+func (h *endHeap) Push(x any) {
+	e := x.(*entry)
+	e.position = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *endHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return last
+}

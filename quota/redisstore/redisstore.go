@@ -1,0 +1,127 @@
+// Package redisstore keeps counters in Redis and decides there, with the
+// scripts of package lua: one call, one round trip, per decision.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"kong-quota/lua"
+	"kong-quota/quota"
+)
+
+// DefaultNamespace begins every key unless told otherwise.
+const DefaultNamespace = "quota"
+
+// Store is a quota.Store on a Redis server. It does not own its client.
+type Store struct {
+	client    redis.Scripter
+	deleter   deleter
+	namespace string
+	clock     func() time.Time
+	// ahead is how far the server's clock was seen to be ahead of this one, in
+	// microseconds. It is 0 until a call fails for it: what a script needs to
+	// know of the calendar covers the windows before and after the present one.
+	ahead   atomic.Int64
+	scripts sync.Map // the algorithms in it, joined → *redis.Script
+}
+
+type deleter interface {
+	Del(ctx context.Context, keys ...string) *redis.IntCmd
+}
+
+// Client is what a store needs of go-redis: any of its clients.
+type Client interface {
+	redis.Scripter
+	deleter
+}
+
+// Option changes a store from its defaults.
+type Option func(*Store)
+
+// WithNamespace begins every key with another word, to keep apart installations
+// that share a server.
+func WithNamespace(namespace string) Option { return func(s *Store) { s.namespace = namespace } }
+
+// WithClock gives the node's clock, by which the windows of the calendar are
+// looked up before the server's clock picks one. For tests of a wrong one.
+func WithClock(clock func() time.Time) Option { return func(s *Store) { s.clock = clock } }
+
+// New makes a store on a client. Deadlines and retries are the client's and the
+// context's; set redis.Options.ContextTimeoutEnabled.
+func New(client Client, options ...Option) *Store {
+	s := &Store{client: client, deleter: client, namespace: DefaultNamespace, clock: time.Now}
+	for _, option := range options {
+		option(s)
+	}
+	return s
+}
+
+// Spend runs the policy's script. Redis is asked by the script's hash; a server
+// that does not have it is sent the text.
+func (s *Store) Spend(ctx context.Context, r quota.Request) (quota.Decision, error) {
+	if err := r.Check(); err != nil {
+		return quota.Decision{}, fmt.Errorf("spend: %w", err)
+	}
+	script, err := s.script(r.Policy)
+	if err != nil {
+		return quota.Decision{}, err
+	}
+	keys := []string{key(s.namespace, r.Scope, r.Identity)}
+	now := r.Now
+	if now.IsZero() {
+		now = s.clock().Add(time.Duration(s.ahead.Load()) * time.Microsecond)
+	}
+	// The second turn is for a node whose clock is more than a window wrong.
+	for range 2 {
+		numbers, err := script.Run(ctx, s.client, keys, arguments(r, now)...).Int64Slice()
+		if err != nil {
+			return quota.Decision{}, fmt.Errorf("spend %s: %w", keys[0], unavailable(err))
+		}
+		reply, err := decode(numbers, len(r.Policy.Rules()))
+		if err != nil {
+			return quota.Decision{}, fmt.Errorf("spend %s: %w", keys[0], err)
+		}
+		if !reply.outOfBounds {
+			return reply.decision(r.Policy.Rules()), nil
+		}
+		now = time.UnixMicro(reply.now)
+		s.ahead.Store(now.Sub(s.clock()).Microseconds())
+	}
+	return quota.Decision{}, fmt.Errorf("spend %s: %w: the server's clock is outside the windows around its own time",
+		keys[0], quota.ErrUnavailable)
+}
+
+// Reset deletes the identity's key in the scope.
+func (s *Store) Reset(ctx context.Context, scope string, id quota.Identity) error {
+	k := key(s.namespace, scope, id)
+	if err := s.deleter.Del(ctx, k).Err(); err != nil {
+		return fmt.Errorf("reset %s: %w", k, unavailable(err))
+	}
+	return nil
+}
+
+// unavailable marks an error of the client as "no answer", and keeps it.
+func unavailable(err error) error { return errors.Join(quota.ErrUnavailable, err) }
+
+// script gives the script with the policy's algorithms.
+func (s *Store) script(p *quota.Policy) (*redis.Script, error) {
+	names := p.Algorithms()
+	id := strings.Join(names, "+")
+	if made, ok := s.scripts.Load(id); ok {
+		return made.(*redis.Script), nil
+	}
+	text, err := lua.Spend(names...)
+	if err != nil {
+		return nil, err
+	}
+	made, _ := s.scripts.LoadOrStore(id, redis.NewScript(text))
+	return made.(*redis.Script), nil
+}

@@ -1,0 +1,15 @@
+package redisstore_test
+
+import (
+	"testing"
+
+	"kong-quota/internal/testredis"
+	"kong-quota/quota"
+	"kong-quota/quota/redisstore"
+	"kong-quota/quota/storetest"
+)
+
+func TestStore(t *testing.T) {
+	client := testredis.Start(t).Client()
+	storetest.Run(t, func(*testing.T) quota.Store { return redisstore.New(client) })
+}

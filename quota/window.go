@@ -1,0 +1,116 @@
+package quota
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Unit is a calendar unit. Its length is that of the calendar: a month has 28
+// to 31 days and a day 23 to 25 hours.
+type Unit string
+
+// The calendar units.
+const (
+	Second Unit = "second"
+	Minute Unit = "minute"
+	Hour   Unit = "hour"
+	Day    Unit = "day"
+	Week   Unit = "week"
+	Month  Unit = "month"
+	Year   Unit = "year"
+)
+
+// Units are the calendar units from short to long.
+var Units = []Unit{Second, Minute, Hour, Day, Week, Month, Year}
+
+// Window is how long a limit counts: a Length, or a calendar Unit. Exactly one
+// of the two is set.
+type Window struct {
+	Length time.Duration
+	Unit   Unit
+}
+
+// Per is the window of a fixed length.
+func Per(length time.Duration) Window { return Window{Length: length} }
+
+// PerUnit is the window of a calendar unit.
+func PerUnit(unit Unit) Window { return Window{Unit: unit} }
+
+// The bounds of a window's length. Ten years is far above any quota and far
+// below where microseconds would stop to be exact in Lua (2^53).
+const (
+	MinWindow = time.Millisecond
+	MaxWindow = 3660 * 24 * time.Hour
+)
+
+var (
+	durationPart = regexp.MustCompile(`(\d{1,9})(ms|[smhd])`)
+	duration     = regexp.MustCompile(`^(?:\d{1,9}(?:ms|[smhd]))+$`)
+	durationUnit = map[string]time.Duration{
+		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
+	}
+)
+
+const windowRule = `must be a calendar unit (second, minute, hour, day, week, month, year) or a duration such as 90s, 15m, 1h30m or 30d`
+
+// ParseWindow reads a calendar unit ("day") or a duration in ms, s, m, h and d
+// ("90s", "1h30m", "30d"; a d is 24 hours). The error is a *FieldError on the
+// field "window".
+func ParseWindow(text string) (Window, error) {
+	if slices.Contains(Units, Unit(text)) {
+		return PerUnit(Unit(text)), nil
+	}
+	if !duration.MatchString(text) {
+		return Window{}, &FieldError{"window", text, windowRule}
+	}
+	var length time.Duration
+	for _, part := range durationPart.FindAllStringSubmatch(text, -1) {
+		count, err := strconv.ParseInt(part[1], 10, 64)
+		unit := durationUnit[part[2]]
+		if err != nil || time.Duration(count) > MaxWindow/unit {
+			return Window{}, &FieldError{"window", text, lengthRule}
+		}
+		length += time.Duration(count) * unit
+	}
+	w := Per(length)
+	if err := w.check(); err != nil {
+		err.Value = text
+		return Window{}, err
+	}
+	return w, nil
+}
+
+var lengthRule = fmt.Sprintf("must be between 1ms and %dd", MaxWindow/(24*time.Hour))
+
+func (w Window) check() *FieldError {
+	switch {
+	case w.Unit != "" && w.Length != 0:
+		return &FieldError{"window", w.Length.String() + " and " + string(w.Unit), "must be either a duration or a calendar unit"}
+	case w.Unit != "":
+		if !slices.Contains(Units, w.Unit) {
+			return &FieldError{"window", string(w.Unit), windowRule}
+		}
+	case w.Length < MinWindow || w.Length > MaxWindow:
+		return &FieldError{"window", w.Length.String(), lengthRule}
+	case w.Length%time.Microsecond != 0:
+		return &FieldError{"window", w.Length.String(), "must be a whole number of microseconds"}
+	}
+	return nil
+}
+
+// String gives the window as ParseWindow reads it.
+func (w Window) String() string {
+	switch {
+	case w.Unit != "":
+		return string(w.Unit)
+	case w.Length%(24*time.Hour) == 0:
+		return strconv.FormatInt(int64(w.Length/(24*time.Hour)), 10) + "d"
+	case w.Length%time.Second == 0:
+		return strconv.FormatInt(int64(w.Length/time.Second), 10) + "s"
+	default:
+		return w.Length.String()
+	}
+}
