@@ -31,6 +31,8 @@ var Units = []Unit{Second, Minute, Hour, Day, Week, Month, Year}
 type Window struct {
 	Length time.Duration
 	Unit   Unit
+	// problem is why the text that the window was made of is none.
+	problem *FieldError
 }
 
 // Per is the window of a fixed length.
@@ -58,35 +60,42 @@ const windowRule = `must be a calendar unit (second, minute, hour, day, week, mo
 
 // ParseWindow reads a calendar unit ("day") or a duration in ms, s, m, h and d
 // ("90s", "1h30m", "30d"; a d is 24 hours). The error is a *FieldError on the
-// field "window".
+// field "window"; the window that comes with it makes NewPolicy report the same,
+// beside the other problems of its limit.
 func ParseWindow(text string) (Window, error) {
 	if slices.Contains(Units, Unit(text)) {
 		return PerUnit(Unit(text)), nil
 	}
 	if !duration.MatchString(text) {
-		return Window{}, &FieldError{"window", text, windowRule}
+		return unreadable(text, windowRule)
 	}
 	var length time.Duration
 	for _, part := range durationPart.FindAllStringSubmatch(text, -1) {
 		count, err := strconv.ParseInt(part[1], 10, 64)
 		unit := durationUnit[part[2]]
-		if err != nil || time.Duration(count) > MaxWindow/unit {
-			return Window{}, &FieldError{"window", text, lengthRule}
+		if err != nil || time.Duration(count) > (MaxWindow-length)/unit {
+			return unreadable(text, lengthRule)
 		}
 		length += time.Duration(count) * unit
 	}
-	w := Per(length)
-	if err := w.check(); err != nil {
-		err.Value = text
-		return Window{}, err
+	if length < MinWindow {
+		return unreadable(text, lengthRule)
 	}
-	return w, nil
+	return Per(length), nil
+}
+
+func unreadable(text, rule string) (Window, error) {
+	problem := &FieldError{"window", text, rule}
+	return Window{problem: problem}, problem
 }
 
 var lengthRule = fmt.Sprintf("must be between 1ms and %dd", MaxWindow/(24*time.Hour))
 
 func (w Window) check() *FieldError {
 	switch {
+	case w.problem != nil:
+		problem := *w.problem
+		return &problem
 	case w.Unit != "" && w.Length != 0:
 		return &FieldError{"window", w.Length.String() + " and " + string(w.Unit), "must be either a duration or a calendar unit"}
 	case w.Unit != "":

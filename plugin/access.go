@@ -1,0 +1,106 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"kong-quota/quota"
+)
+
+// access walks one request: identity, decision, answer. Kong waits for it, and
+// every question to the gateway is a round trip.
+func (i *Instance) access(gw gateway) {
+	i.plugin.running.Add(1)
+	defer i.plugin.running.Add(-1)
+	answered := false
+	defer func() {
+		// A panic that got out would take the process down, and with it every
+		// other request. This one follows the failure policy.
+		if caught := recover(); caught != nil {
+			i.plugin.metrics.panics.Inc()
+			i.log("access phase panicked", "panic", caught)
+			if !answered {
+				i.failed(gw)
+			}
+		}
+	}()
+
+	id, who := i.identity.of(gw)
+	switch who {
+	case unlimited:
+		answered = true
+		if i.upstreamHeaders {
+			i.pass(gw, nil, noUpstreamHeaders)
+		}
+		return
+	case denied:
+		answered = true
+		i.refuse(gw, i.answers.unidentified)
+		return
+	case noAnswer:
+		answered = true
+		i.failed(gw)
+		return
+	}
+
+	decision, err := i.spend(id)
+	answered = true
+	switch {
+	case err != nil:
+		i.failed(gw)
+	case decision.State == quota.OverQuota && !i.annotate:
+		i.refuse(gw, i.answers.overQuota(decision))
+	default:
+		upstream := i.upstreamHeaders || i.annotate && decision.State == quota.OverQuota
+		i.pass(gw, i.answers.forClient(decision), i.answers.forUpstream(decision, upstream))
+	}
+}
+
+func (i *Instance) spend(id quota.Identity) (quota.Decision, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), i.timeout)
+	defer cancel()
+	start := time.Now()
+	decision, err := i.store.Spend(ctx, quota.Request{Scope: i.scope, Identity: id, Policy: i.policy, Cost: 1})
+	i.plugin.metrics.decided(decision, time.Since(start))
+	if err != nil && !errors.Is(err, quota.ErrUnavailable) {
+		i.log("no decision", "error", err)
+	}
+	return decision, err
+}
+
+// pass lets the request on to the upstream. A gateway that does not take the
+// headers is one that is gone.
+func (i *Instance) pass(gw gateway, client, upstream headers) {
+	if len(client) > 0 {
+		if err := gw.SetResponseHeaders(client); err != nil {
+			i.log("response headers not set", "error", err)
+			return
+		}
+	}
+	if len(upstream) > 0 {
+		if err := gw.SetUpstreamHeaders(upstream); err != nil {
+			i.log("upstream headers not set", "error", err)
+		}
+	}
+}
+
+// failed applies on_error.
+func (i *Instance) failed(gw gateway) {
+	if i.denyOnError {
+		i.refuse(gw, i.answers.unavailable)
+		return
+	}
+	i.pass(gw, nil, i.answers.forUpstream(quota.Decision{}, true))
+}
+
+func (i *Instance) refuse(gw gateway, r refusal) {
+	if i.answers.grpc {
+		// An error here means that Kong is gone, or that the value is no text,
+		// which no gRPC client sends.
+		if contentType, err := gw.Header("content-type"); err == nil && isGRPC(contentType) {
+			r = r.forGRPC()
+		}
+	}
+	gw.Exit(r.status, r.body, r.headers)
+}

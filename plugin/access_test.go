@@ -1,0 +1,313 @@
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"kong-quota/internal/settings"
+	"kong-quota/quota"
+)
+
+// newPlugin is a process that keeps its counters in memory.
+func newPlugin(t testing.TB) *Plugin {
+	t.Helper()
+	p, err := New(settings.Settings{Store: "memory", MemoryEntries: 1000, Namespace: "quota"}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func start(t testing.TB, p *Plugin, config string) *Instance {
+	t.Helper()
+	instance := p.NewInstance().(*Instance)
+	if err := json.Unmarshal([]byte(config), instance); err != nil {
+		t.Fatal(err)
+	}
+	return instance
+}
+
+// request is a gateway that knows the answers and writes down the calls.
+type request struct {
+	consumer, credential, ip string
+	header                   map[string]string
+	broken                   bool // every call fails
+
+	calls    []string
+	response headers
+	upstream headers
+	exit     *refusal
+}
+
+var errBroken = errors.New("the connection is closed")
+
+func (r *request) ask(call, answer string) (string, error) {
+	r.calls = append(r.calls, call)
+	if r.broken {
+		return "", errBroken
+	}
+	return answer, nil
+}
+
+func (r *request) ConsumerID() (string, error)   { return r.ask("consumer", r.consumer) }
+func (r *request) CredentialID() (string, error) { return r.ask("credential", r.credential) }
+func (r *request) ForwardedIP() (string, error)  { return r.ask("ip", r.ip) }
+func (r *request) Header(name string) (string, error) {
+	return r.ask("header "+name, r.header[name])
+}
+
+func (r *request) SetResponseHeaders(h headers) error {
+	r.response = h
+	_, err := r.ask("response", "")
+	return err
+}
+
+func (r *request) SetUpstreamHeaders(h headers) error {
+	r.upstream = h
+	_, err := r.ask("upstream", "")
+	return err
+}
+
+func (r *request) Exit(status int, body []byte, h headers) {
+	r.calls = append(r.calls, "exit")
+	r.exit = &refusal{status: status, body: body, headers: h}
+}
+
+const oneADay = `"limits":[{"name":"daily","limit":1,"window":"day"}]`
+
+// Budget: three calls for a request that passes, none of them to learn the
+// consumer of a consumer's own instance.
+func TestCallsToKong(t *testing.T) {
+	for name, c := range map[string]struct {
+		config  string
+		request request
+		pass    string // the calls of the first request
+		refuse  string // the calls of the second
+	}{
+		"consumer's own instance": {`{"consumer_id":"a",` + oneADay + `}`, request{}, "response", "header content-type, exit"},
+		"without headers":         {`{"consumer_id":"a","headers":"off",` + oneADay + `}`, request{}, "", "header content-type, exit"},
+		"without gRPC":            {`{"consumer_id":"a","grpc":false,` + oneADay + `}`, request{}, "response", "exit"},
+		"both kinds of headers":   {`{"consumer_id":"a","upstream_headers":true,` + oneADay + `}`, request{}, "response, upstream", "header content-type, exit"},
+		"service":                 {`{"service_id":"s",` + oneADay + `}`, request{consumer: "a"}, "consumer, response", "consumer, header content-type, exit"},
+		"service, both headers":   {`{"upstream_headers":true,` + oneADay + `}`, request{consumer: "a"}, "consumer, response, upstream", "consumer, header content-type, exit"},
+		"anonymous":               {`{` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, ip, response", "consumer, ip, header content-type, exit"},
+		"anonymous, without gRPC": {`{"grpc":false,` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, ip, response", "consumer, ip, exit"},
+		"ip":                      {`{"identify":["ip"],` + oneADay + `}`, request{ip: "10.0.0.1"}, "ip, response", "ip, header content-type, exit"},
+		"credential":              {`{"identify":["credential"],` + oneADay + `}`, request{credential: "k"}, "credential, response", "credential, header content-type, exit"},
+		"header":                  {`{"identify":["header"],"header_name":"x-phone",` + oneADay + `}`, request{header: map[string]string{"x-phone": "1"}}, "header x-phone, response", "header x-phone, header content-type, exit"},
+		"compound": {`{"identify":["consumer","header"],"header_name":"x-phone",` + oneADay + `}`,
+			request{consumer: "a", header: map[string]string{"x-phone": "1"}}, "consumer, header x-phone, response", "consumer, header x-phone, header content-type, exit"},
+		"consumer's own compound": {`{"consumer_id":"a","identify":["consumer","ip"],` + oneADay + `}`, request{ip: "10.0.0.1"}, "ip, response", "ip, header content-type, exit"},
+		"fallback skip":           {`{"fallback":"skip",` + oneADay + `}`, request{}, "consumer", "consumer"},
+		"fallback skip, headers":  {`{"fallback":"skip","upstream_headers":true,` + oneADay + `}`, request{}, "consumer, upstream", "consumer, upstream"},
+		"fallback deny":           {`{"fallback":"deny",` + oneADay + `}`, request{}, "consumer, header content-type, exit", "consumer, header content-type, exit"},
+		"annotate":                {`{"consumer_id":"a","mode":"annotate",` + oneADay + `}`, request{}, "response", "response, upstream"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			instance := start(t, newPlugin(t), c.config)
+			for _, want := range []string{c.pass, c.refuse} {
+				r := c.request
+				instance.access(&r)
+				if got := strings.Join(r.calls, ", "); got != want {
+					t.Errorf("calls %q, want %q", got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestWhoIsCharged(t *testing.T) {
+	for name, c := range map[string]struct {
+		config  string
+		request request
+		want    quota.Identity
+		who     outcome
+	}{
+		"consumer":              {`{` + oneADay + `}`, request{consumer: "c-1", ip: "10.0.0.1"}, "consumer:c-1", charged},
+		"consumer's own":        {`{"consumer_id":"c-2",` + oneADay + `}`, request{consumer: "c-1"}, "consumer:c-2", charged},
+		"anonymous":             {`{` + oneADay + `}`, request{ip: "10.0.0.1"}, "ip:10.0.0.1", charged},
+		"IPv6":                  {`{"identify":["ip"],` + oneADay + `}`, request{ip: "2001:db8::1"}, "ip:2001:db8::1", charged},
+		"credential":            {`{"identify":["credential"],` + oneADay + `}`, request{credential: "k"}, "credential:k", charged},
+		"header":                {`{"identify":["header"],"header_name":"x-phone",` + oneADay + `}`, request{header: map[string]string{"x-phone": "+86 1"}}, "header:%2B86%201", charged},
+		"header missing":        {`{"identify":["header"],"header_name":"x-phone",` + oneADay + `}`, request{ip: "10.0.0.1"}, "ip:10.0.0.1", charged},
+		"header like a key":     {`{"identify":["header"],"header_name":"x",` + oneADay + `}`, request{header: map[string]string{"x": "a}+consumer:b"}}, "header:a%7D%2Bconsumer:b", charged},
+		"compound":              {`{"identify":["consumer","ip"],` + oneADay + `}`, request{consumer: "c", ip: "10.0.0.1"}, "consumer:c+ip:10.0.0.1", charged},
+		"compound, anonymous":   {`{"identify":["consumer","header"],"header_name":"x",` + oneADay + `}`, request{ip: "10.0.0.1", header: map[string]string{"x": "1"}}, "ip:10.0.0.1+header:1", charged},
+		"skip":                  {`{"fallback":"skip",` + oneADay + `}`, request{ip: "10.0.0.1"}, "", unlimited},
+		"deny":                  {`{"fallback":"deny",` + oneADay + `}`, request{ip: "10.0.0.1"}, "", denied},
+		"Kong does not tell":    {`{` + oneADay + `}`, request{consumer: "c", ip: "10.0.0.1", broken: true}, "", noAnswer},
+		"null falls to default": {`{"identify":null,"fallback":null,` + oneADay + `}`, request{ip: "10.0.0.1"}, "ip:10.0.0.1", charged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, who := start(t, newPlugin(t), c.config).identity.of(&c.request)
+			if got != c.want || who != c.who {
+				t.Errorf("got %q %v, want %q %v", got, who, c.want, c.who)
+			}
+		})
+	}
+}
+
+func TestScopes(t *testing.T) {
+	for config, want := range map[string]string{
+		`{` + oneADay + `}`:                                                           "global",
+		`{"consumer_id":"c",` + oneADay + `}`:                                         "global",
+		`{"service_id":"s","consumer_id":"c",` + oneADay + `}`:                        "service:s",
+		`{"service_id":"s","route_id":"r",` + oneADay + `}`:                           "route:r",
+		`{"service_id":"s","scope":"shared",` + oneADay + `}`:                         "shared",
+		`{"__key__":"k","__ws_id":"w","__seq__":3,"__plugin_id":"p",` + oneADay + `}`: "global",
+	} {
+		if got := start(t, newPlugin(t), config).scope; got != want {
+			t.Errorf("%s: scope %q, want %q", config, got, want)
+		}
+	}
+}
+
+// fixed is a store with one answer.
+type fixed struct {
+	quota.Store
+	decision quota.Decision
+	err      error
+	panics   bool
+}
+
+func (f fixed) Spend(context.Context, quota.Request) (quota.Decision, error) {
+	if f.panics {
+		panic("broken store")
+	}
+	return f.decision, f.err
+}
+
+const twoLimits = `"consumer_id":"a","limits":[{"name":"burst","limit":10,"window":"500ms"},{"name":"daily","limit":100,"window":"day","align":"calendar"}]`
+
+func passing(remaining int64) quota.Decision {
+	return quota.Decision{State: quota.Allowed, Limits: []quota.Standing{
+		{Name: "burst", Limit: 10, Remaining: 9, Reset: 400 * time.Millisecond},
+		{Name: "daily", Limit: 100, Remaining: remaining, Reset: 3600*time.Second - 1},
+	}}
+}
+
+func refusing() quota.Decision {
+	return quota.Decision{State: quota.OverQuota, Limits: []quota.Standing{
+		{Name: "burst", Limit: 10, Remaining: 9, Reset: 400 * time.Millisecond},
+		{Name: "daily", Limit: 100, Remaining: 0, Reset: 3600*time.Second - 1, RetryAfter: 3600*time.Second - 1},
+	}}
+}
+
+var (
+	kongFields = headers{
+		"X-RateLimit-Limit-Burst": {"10"}, "X-RateLimit-Remaining-Burst": {"9"},
+		"X-RateLimit-Limit-Day": {"100"}, "X-RateLimit-Remaining-Day": {"0"},
+		"RateLimit-Limit": {"100"}, "RateLimit-Remaining": {"0"}, "RateLimit-Reset": {"3600"},
+	}
+	ietfFields = headers{
+		"RateLimit-Policy": {`"burst";q=10, "daily";q=100;w=86400`},
+		"RateLimit":        {`"daily";r=0;t=3600`},
+	}
+	upstreamOver = headers{"X-Quota-State": {"over_quota"}, "X-Quota-Limit": {"100"}, "X-Quota-Remaining": {"0"}, "X-Quota-Reset": {"3600"}}
+	unknown      = headers{"X-Quota-State": {"unknown"}, "X-Quota-Limit": {}, "X-Quota-Remaining": {}, "X-Quota-Reset": {}}
+)
+
+const problemJSON = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["daily"]}`
+
+func TestAnswers(t *testing.T) {
+	refused := func(more ...headers) headers {
+		h := headers{"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}}
+		for _, m := range more {
+			maps.Copy(h, m)
+		}
+		return h
+	}
+	retry := headers{"Retry-After": {"3600"}}
+	lost := fmt.Errorf("spend: %w", quota.ErrUnavailable)
+	for name, c := range map[string]struct {
+		config             string
+		store              fixed
+		contentType        string
+		response, upstream headers
+		exit               *refusal
+	}{
+		"pass, kong":           {"", fixed{decision: passing(0)}, "", kongFields, nil, nil},
+		"pass, ietf":           {`"headers":"ietf",`, fixed{decision: passing(0)}, "", ietfFields, nil, nil},
+		"pass, both":           {`"headers":"both",`, fixed{decision: passing(0)}, "", join(kongFields, ietfFields), nil, nil},
+		"pass, off":            {`"headers":"off",`, fixed{decision: passing(0)}, "", nil, nil, nil},
+		"pass, upstream":       {`"headers":"off","upstream_headers":true,`, fixed{decision: passing(3)}, "", nil, headers{"X-Quota-State": {"allowed"}, "X-Quota-Limit": {"100"}, "X-Quota-Remaining": {"3"}, "X-Quota-Reset": {"3600"}}, nil},
+		"the least left first": {`"headers":"ietf",`, fixed{decision: passing(50)}, "", headers{"RateLimit-Policy": ietfFields["RateLimit-Policy"], "RateLimit": {`"burst";r=9;t=1`}}, nil, nil},
+
+		"refuse, kong":    {"", fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused(kongFields, retry)}},
+		"refuse, ietf":    {`"headers":"ietf",`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused(ietfFields, retry)}},
+		"refuse, off":     {`"headers":"off",`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused()}},
+		"refuse, status":  {`"headers":"off","error_code":503,`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 503, body: []byte(strings.Replace(problemJSON, "429", "503", 1)), headers: refused()}},
+		"refuse, message": {`"headers":"off","error_message":"5 a \"day\"",`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(`{"message":"5 a \"day\""}`), headers: refused(headers{"Content-Type": {"application/json; charset=utf-8"}})}},
+		"refuse, gRPC": {`"headers":"ietf",`, fixed{decision: refusing()}, "application/grpc+proto", nil, nil, &refusal{status: 200, headers: refused(ietfFields, retry,
+			headers{"Content-Type": {"application/grpc"}, "grpc-status": {"8"}, "grpc-message": {"Request cannot be satisfied as assigned quota has been exceeded"}})}},
+		"refuse, gRPC-Web": {`"headers":"off",`, fixed{decision: refusing()}, "application/grpc-web", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused()}},
+		"annotate":         {`"mode":"annotate",`, fixed{decision: refusing()}, "", kongFields, upstreamOver, nil},
+
+		"lost, allow":       {"", fixed{err: lost}, "", nil, unknown, nil},
+		"lost, deny":        {`"on_error":"deny",`, fixed{err: lost}, "", nil, nil, &refusal{status: 503, body: []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The quota cannot be checked at the moment","status":503}`), headers: refused()}},
+		"lost, deny, gRPC":  {`"on_error":"deny",`, fixed{err: lost}, "application/grpc", nil, nil, &refusal{status: 200, headers: refused(headers{"Content-Type": {"application/grpc"}, "grpc-status": {"14"}, "grpc-message": {"The quota cannot be checked at the moment"}})}},
+		"panic, allow":      {"", fixed{panics: true}, "", nil, unknown, nil},
+		"panic, deny":       {`"on_error":"deny","grpc":false,`, fixed{panics: true}, "application/grpc", nil, nil, &refusal{status: 503, body: []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The quota cannot be checked at the moment","status":503}`), headers: refused()}},
+		"a reply that lies": {"", fixed{err: errors.New("reply is not one of spend.lua")}, "", nil, unknown, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			instance := start(t, newPlugin(t), `{`+c.config+twoLimits+`}`)
+			instance.store = c.store
+			r := &request{header: map[string]string{"content-type": c.contentType}}
+			instance.access(r)
+			if !reflect.DeepEqual(r.response, c.response) || !reflect.DeepEqual(r.upstream, c.upstream) {
+				t.Errorf("response %v\n    want %v\nupstream %v\n    want %v", r.response, c.response, r.upstream, c.upstream)
+			}
+			switch {
+			case (r.exit == nil) != (c.exit == nil):
+				t.Errorf("exit %v, want %v", r.exit, c.exit)
+			case c.exit != nil && (r.exit.status != c.exit.status || !bytes.Equal(r.exit.body, c.exit.body) || !reflect.DeepEqual(r.exit.headers, c.exit.headers)):
+				t.Errorf("exit %d %s %v\nwant %d %s %v", r.exit.status, r.exit.body, r.exit.headers, c.exit.status, c.exit.body, c.exit.headers)
+			}
+		})
+	}
+}
+
+func join(all ...headers) headers {
+	h := headers{}
+	for _, one := range all {
+		maps.Copy(h, one)
+	}
+	return h
+}
+
+// A gateway that is gone is not asked for more.
+func TestGatewayThatIsGone(t *testing.T) {
+	for _, config := range []string{`{` + twoLimits + `}`, `{"upstream_headers":true,` + twoLimits + `}`} {
+		instance := start(t, newPlugin(t), config)
+		r := &request{broken: true}
+		instance.access(r)
+		if got := strings.Join(r.calls, ", "); got != "response" {
+			t.Errorf("%s: calls %q", config, got)
+		}
+	}
+}
+
+func TestPeriodsOfKongsHeaders(t *testing.T) {
+	for limits, want := range map[string][]string{
+		`{"name":"a","limit":1,"window":"60s"},{"name":"b","limit":1,"window":"hour"},{"name":"c","limit":1,"window":"month"}`: {"Minute", "Hour", "Month"},
+		`{"name":"a","limit":1,"window":"90s"},{"name":"b","limit":1,"window":"7d"}`:                                           {"A", "Week"},
+		// Two limits of a day, or a name that is another's period: names for all.
+		`{"name":"a","limit":1,"window":"day"},{"name":"b","limit":1,"window":"24h"}`:   {"A", "B"},
+		`{"name":"day","limit":1,"window":"90s"},{"name":"b","limit":1,"window":"24h"}`: {"Day", "B"},
+	} {
+		if got := start(t, newPlugin(t), `{"limits":[`+limits+`]}`).answers.periods; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", limits, got, want)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package plugin
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Kong/go-pdk"
+
+	"kong-quota/quota"
+)
+
+// Instance is one configuration, compiled once when Kong starts it. All that
+// does not depend on the request is decided here.
+type Instance struct {
+	plugin   *Plugin
+	log      func(msg string, args ...any)
+	identity identity
+	scope    string
+	policy   *quota.Policy
+	store    quota.Store
+	timeout  time.Duration
+	answers  answers
+
+	annotate        bool // let through what is over quota
+	upstreamHeaders bool
+	denyOnError     bool
+}
+
+// UnmarshalJSON compiles the configuration that Kong starts an instance with.
+// The error joins every problem; go-pdk refuses the start with it.
+func (i *Instance) UnmarshalJSON(data []byte) (err error) {
+	defer func() {
+		if caught := recover(); caught != nil {
+			err = fmt.Errorf("config: compiling it failed: %v", caught)
+		}
+		if err != nil {
+			i.plugin.log.Error("instance refused", "plugin", Name, "error", err)
+		}
+	}()
+	config, where, err := decodeConfig(data)
+	if err != nil {
+		return err
+	}
+	return i.compile(config, where)
+}
+
+func (i *Instance) compile(c Config, where placement) error {
+	policy, err := c.policy()
+	if err := errors.Join(append(c.check(), err)...); err != nil {
+		return err
+	}
+	store, err := i.plugin.stores.forInstance(c.Redis)
+	if err != nil {
+		return err
+	}
+	i.policy, i.store = policy, store
+	i.identity = newIdentity(c, where)
+	i.scope = where.scope()
+	if c.Scope != "" {
+		i.scope = c.Scope
+	}
+	i.timeout = time.Duration(c.Timeout) * time.Millisecond
+	i.answers = newAnswers(c, policy)
+	i.annotate = c.Mode == modeAnnotate
+	i.upstreamHeaders = c.UpstreamHeaders
+	i.denyOnError = c.OnError == onErrorDeny
+	log := i.plugin.log.With("plugin_id", where.PluginID)
+	i.log = log.Error
+	return nil
+}
+
+// Access is the access phase of one request, the handler that go-pdk calls.
+func (i *Instance) Access(pdk *pdk.PDK) { i.access(kong{pdk}) }
+
+func (c Config) policy() (*quota.Policy, error) {
+	limits := make([]quota.Limit, len(c.Limits))
+	for n, l := range c.Limits {
+		window, _ := quota.ParseWindow(l.Window) // NewPolicy reports a bad one among the other problems
+		limits[n] = quota.Limit{
+			Name: l.Name, Algorithm: quota.Algorithm(l.Algorithm), Limit: l.Limit, Window: window,
+			Align: quota.Align(l.Align), Timezone: l.Timezone, WeekStart: l.WeekStart, DayOfMonth: l.DayOfMonth,
+		}
+	}
+	return quota.NewPolicy(limits...)
+}
+
+// check finds what the schema lets through, and what it would have caught where
+// somebody else than Kong starts the instance.
+func (c Config) check() []error {
+	var problems []error
+	refuse := func(name string, value any, rule string) {
+		problems = append(problems, &quota.FieldError{Field: name, Value: value, Rule: rule})
+	}
+	word := func(name, value string, words ...string) {
+		if !slices.Contains(words, value) {
+			refuse(name, value, "must be one of "+strings.Join(words, ", "))
+		}
+	}
+	parts := []string{identifyConsumer, identifyCredential, identifyIP, identifyHeader}
+	for n, part := range c.Identify {
+		name := fmt.Sprintf("identify[%d]", n+1)
+		word(name, part, parts...)
+		if slices.Index(c.Identify, part) < n {
+			refuse(name, part, "is there already; each part counts once")
+		}
+	}
+	switch named := slices.Contains(c.Identify, identifyHeader); {
+	case len(c.Identify) == 0:
+		refuse("identify", "[]", "must name who is charged")
+	case named && c.HeaderName == "":
+		refuse("header_name", "", "must be set where identify has header")
+	case !named && c.HeaderName != "":
+		refuse("header_name", c.HeaderName, "has no effect: identify does not have header")
+	}
+	word("fallback", c.Fallback, fallbackIP, fallbackDeny, fallbackSkip)
+	word("mode", c.Mode, modeEnforce, modeAnnotate)
+	word("headers", c.Headers, headersKong, headersIETF, headersBoth, headersOff)
+	word("on_error", c.OnError, onErrorAllow, onErrorDeny)
+	if c.ErrorCode < 400 || c.ErrorCode > 599 {
+		refuse("error_code", c.ErrorCode, "must be between 400 and 599")
+	}
+	if c.Timeout < 1 || c.Timeout > 60000 {
+		refuse("timeout", c.Timeout, "must be between 1 and 60000 milliseconds")
+	}
+	problems = append(problems, c.Redis.check()...)
+	return problems
+}
+
+func (c RedisConfig) check() []error {
+	var problems []error
+	refuse := func(name string, value any, rule string) {
+		problems = append(problems, &quota.FieldError{Field: "redis." + name, Value: value, Rule: rule})
+	}
+	switch {
+	case c.Host != "" && (c.Port < 1 || c.Port > 65535):
+		refuse("port", c.Port, "must be between 1 and 65535 where a host is set")
+	case c.Host == "" && c.Port != 0:
+		refuse("port", c.Port, "has no effect without a host")
+	}
+	if c.Username != "" && c.Password == "" {
+		refuse("username", c.Username, "needs a password")
+	}
+	if c.Host == "" && c.SSL {
+		refuse("ssl", c.SSL, "has no effect without a host")
+	}
+	if c.ServerName != "" && !c.SSL {
+		refuse("server_name", c.ServerName, "has no effect without ssl")
+	}
+	if c.Database != nil && *c.Database < 0 {
+		refuse("database", *c.Database, "must not be negative")
+	}
+	return problems
+}

@@ -1,0 +1,74 @@
+// Package plugin is everything Kong-shaped: the configuration and its schema,
+// how an instance is compiled from it, and the walk of a request through the
+// access phase. It is the only package that knows go-pdk.
+package plugin
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"kong-quota/internal/settings"
+	"kong-quota/quota"
+)
+
+const (
+	// Name is the plugin's name in Kong's configuration. Kong takes it from the
+	// base name of the executable, which must be the same.
+	Name = "quota"
+	// Version is the plugin's version as Kong shows it.
+	Version = "0.1.0"
+	// Priority is where the plugin runs among others: behind authentication
+	// (key-auth has 1250), where Kong's own rate-limiting runs (910).
+	Priority = 905
+)
+
+// Plugin is what all instances of the process share.
+type Plugin struct {
+	stores  *stores
+	metrics *metrics
+	log     *slog.Logger
+	running atomic.Int64 // requests in their access phase
+}
+
+// New makes the plugin of a process. It does not wait for Redis.
+func New(s settings.Settings, log *slog.Logger) (*Plugin, error) {
+	stores, err := newStores(s, log)
+	if err != nil {
+		return nil, err
+	}
+	return &Plugin{stores: stores, metrics: newMetrics(), log: log}, nil
+}
+
+// NewInstance makes an instance without configuration: Kong's JSON is decoded
+// into it. The result is an *Instance, typed as go-pdk wants it.
+func (p *Plugin) NewInstance() any { return &Instance{plugin: p} }
+
+// Drain waits until no request is in its access phase, or the context ends.
+func (p *Plugin) Drain(ctx context.Context) {
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for p.running.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// Ready reports whether the process' own store answers.
+func (p *Plugin) Ready(ctx context.Context) error {
+	_, err := p.stores.own.Spend(ctx, readiness)
+	return err
+}
+
+// readiness is a peek, which writes nothing.
+var readiness = func() quota.Request {
+	policy, err := quota.NewPolicy(quota.Limit{Name: "ready", Limit: 1, Window: quota.Per(time.Second)})
+	if err != nil {
+		panic(err) // the limit above is a constant
+	}
+	return quota.Request{Scope: "ready", Identity: quota.NewIdentity("probe", "ready"), Policy: policy}
+}()

@@ -1,0 +1,128 @@
+package plugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"kong-quota/internal/settings"
+	"kong-quota/quota"
+	"kong-quota/quota/memstore"
+	"kong-quota/quota/redisstore"
+)
+
+// stores has one store for each connection in use. Instances come and go with
+// every change of Kong's configuration; connections to Redis stay.
+type stores struct {
+	settings settings.Settings
+	log      *slog.Logger
+	own      quota.Store // of the process' settings
+
+	mu     sync.Mutex
+	opened map[redisstore.Connection]quota.Store
+}
+
+func newStores(s settings.Settings, log *slog.Logger) (*stores, error) {
+	all := &stores{settings: s, log: log, opened: map[redisstore.Connection]quota.Store{}}
+	var err error
+	if s.Store == "memory" {
+		all.own, err = memstore.New(s.MemoryEntries)
+		log.Warn("counters are in this process' memory: each process counts for itself, and they are gone when it ends")
+	} else {
+		all.own, err = all.open(s.Connection())
+	}
+	return all, err
+}
+
+// forInstance gives the store that an instance's redis record asks for.
+func (s *stores) forInstance(c RedisConfig) (quota.Store, error) {
+	own := s.settings.Connection()
+	connection := own
+	switch {
+	case c.Host != "":
+		// The process' password is not for another host.
+		connection = redisstore.Connection{
+			Address: net.JoinHostPort(c.Host, strconv.Itoa(c.Port)), Username: c.Username, Password: c.Password,
+			TLS: c.SSL, TLSSkipVerify: c.SSL && !c.SSLVerify, TLSServerName: c.ServerName,
+			DialTimeout: own.DialTimeout, ReadTimeout: own.ReadTimeout, WriteTimeout: own.WriteTimeout, PoolSize: own.PoolSize,
+		}
+		if c.SSL {
+			connection.TLSCAFile, connection.TLSCertFile, connection.TLSKeyFile = own.TLSCAFile, own.TLSCertFile, own.TLSKeyFile
+		}
+	case c.Password != "":
+		connection.Username, connection.Password = c.Username, c.Password
+	}
+	if c.Database != nil {
+		connection.Database = *c.Database
+	}
+	if connection == own {
+		return s.own, nil
+	}
+	if s.settings.Store == "memory" && c.Host == "" {
+		return nil, &quota.FieldError{Field: "redis.host", Value: c.Host, Rule: "must be set: this process has no Redis of its own (QUOTA_STORE=memory)"}
+	}
+	return s.open(connection)
+}
+
+func (s *stores) open(c redisstore.Connection) (quota.Store, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if store := s.opened[c]; store != nil {
+		return store, nil
+	}
+	client, err := redisstore.Connect(c)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	store := &reported{Store: redisstore.New(client, redisstore.WithNamespace(s.settings.Namespace)), name: c.String(), log: s.log}
+	s.opened[c] = store
+	go store.greet(client, c.DialTimeout)
+	return store, nil
+}
+
+// reported is a store that says when it is lost and when it is back, once each,
+// rather than for every request.
+type reported struct {
+	quota.Store
+	name string
+	log  *slog.Logger
+	lost atomic.Bool
+}
+
+// greet says at once whether the server is there. Requests find it whenever it
+// comes.
+func (r *reported) greet(client *redis.Client, timeout time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	if err := client.Ping(ctx).Err(); err != nil {
+		r.report(err)
+		return
+	}
+	r.log.Info("redis answers", "redis", r.name)
+}
+
+func (r *reported) Spend(ctx context.Context, request quota.Request) (quota.Decision, error) {
+	d, err := r.Store.Spend(ctx, request)
+	if err == nil || errors.Is(err, quota.ErrUnavailable) {
+		r.report(err)
+	}
+	return d, err
+}
+
+func (r *reported) report(err error) {
+	if lost := err != nil; r.lost.Load() != lost && r.lost.CompareAndSwap(!lost, lost) {
+		if lost {
+			r.log.Error("redis gives no answer; requests follow on_error until it does", "redis", r.name, "error", err)
+		} else {
+			r.log.Info("redis answers again", "redis", r.name)
+		}
+	}
+}
