@@ -25,9 +25,9 @@ func check(ifField string, ifMatch attributes, thenField string, thenMatch attri
 	}}
 }
 
-// isSet matches any text: Kong runs a conditional check only where the field
-// that it depends on has a value.
-var isSet = attributes{"len_min": 1}
+// isSet matches a field that has a value. Anything but required and eq would
+// match a null too.
+var isSet = attributes{"required": true}
 
 // Patterns are Lua's. What they let through is checked again in full when the
 // instance starts.
@@ -159,8 +159,8 @@ func limitRecord() attributes {
 			check("timezone", isSet, "window", attributes{"one_of": quota.Units}),
 			check("week_start", isSet, "window", attributes{"eq": quota.Week}),
 			check("week_start", isSet, "align", attributes{"eq": quota.Calendar}),
-			check("day_of_month", attributes{"between": []int{1, 31}}, "window", attributes{"eq": quota.Month}),
-			check("day_of_month", attributes{"between": []int{1, 31}}, "align", attributes{"eq": quota.Calendar}),
+			check("day_of_month", isSet, "window", attributes{"eq": quota.Month}),
+			check("day_of_month", isSet, "align", attributes{"eq": quota.Calendar}),
 		},
 	}
 }
