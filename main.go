@@ -20,6 +20,7 @@ import (
 	_ "time/tzdata" // images need not have the timezones
 
 	"github.com/Kong/go-pdk/server"
+	"github.com/redis/go-redis/v9"
 
 	"kong-quota/internal/settings"
 	"kong-quota/plugin"
@@ -100,6 +101,8 @@ func serve(envFile string, stderr io.Writer) error {
 	log.SetFlags(0)
 	log.SetOutput(slog.NewLogLogger(logger.Handler(), slog.LevelDebug).Writer())
 
+	redis.SetLogger(redisLog{logger})
+
 	p, err := plugin.New(s, logger)
 	if err != nil {
 		return err
@@ -126,6 +129,14 @@ func serve(envFile string, stderr io.Writer) error {
 		// server's, and every server removes a stale one before it listens.
 		return nil
 	}
+}
+
+// redisLog takes what go-redis says of its connections; that a server is lost or
+// back the plugin says itself, once.
+type redisLog struct{ *slog.Logger }
+
+func (l redisLog) Printf(ctx context.Context, format string, args ...any) {
+	l.DebugContext(ctx, fmt.Sprintf(format, args...))
 }
 
 // listen serves metrics and health. Their port may be taken for a while: a

@@ -17,11 +17,11 @@ func field(name string, a attributes) attributes { return attributes{name: a} }
 
 func oneOf[T ~string](values ...T) []T { return values }
 
-// check is one of Kong's entity checks: when the field that is set matches, the
-// other one must match too.
-func check(ifField string, ifMatch attributes, thenField string, thenMatch attributes) attributes {
+// check is one of Kong's entity checks: when the first field matches, the second
+// must match too, or the rule is told.
+func check(ifField string, ifMatch attributes, thenField string, thenMatch attributes, rule string) attributes {
 	return attributes{"conditional": attributes{
-		"if_field": ifField, "if_match": ifMatch, "then_field": thenField, "then_match": thenMatch,
+		"if_field": ifField, "if_match": ifMatch, "then_field": thenField, "then_match": thenMatch, "then_err": rule,
 	}}
 }
 
@@ -61,7 +61,7 @@ func configRecord() attributes {
 				"description": "Who is charged. Several together make a compound: each combination has a quota of its own.",
 			}),
 			field("header_name", attributes{
-				"type": "string", "len_max": 128, "match": headerPattern,
+				"type": "string", "len_max": 128, "match": headerPattern, "err": "must be the name of a header, up to 128 letters, digits, - and _",
 				"description": "The request header whose value is charged. Required where identify has header.",
 			}),
 			field("fallback", attributes{
@@ -69,7 +69,7 @@ func configRecord() attributes {
 				"description": "What stands in for an identity that the request does not have: the client's forwarded IP address, a refusal with status 403, or no limits at all.",
 			}),
 			field("scope", attributes{
-				"type": "string", "len_max": 128, "match": scopePattern,
+				"type": "string", "len_max": 128, "match": scopePattern, "err": "must be up to 128 letters, digits and . _ : @ -",
 				"description": "Where the quota is counted. Equal scopes share their counters. Without it the route, the service or the whole gateway, whichever the plugin is configured on.",
 			}),
 			field("limits", attributes{
@@ -113,7 +113,7 @@ func configRecord() attributes {
 		},
 		"entity_checks": []attributes{
 			{"at_least_one_of": []string{"limits"}},
-			check("identify", attributes{"contains": identifyHeader}, "header_name", attributes{"required": true}),
+			check("identify", attributes{"contains": identifyHeader}, "header_name", attributes{"required": true}, "header_name must be set where identify has header"),
 		},
 	}
 }
@@ -123,7 +123,7 @@ func limitRecord() attributes {
 		"type": "record",
 		"fields": []attributes{
 			field("name", attributes{
-				"type": "string", "required": true, "len_max": 32, "match": limitNamePattern,
+				"type": "string", "required": true, "len_max": 32, "match": limitNamePattern, "err": quota.NameRule,
 				"description": "The limit's name in headers, keys and metrics. What was used is kept under it.",
 			}),
 			field("algorithm", attributes{
@@ -135,7 +135,7 @@ func limitRecord() attributes {
 				"description": "How much is allowed per window.",
 			}),
 			field("window", attributes{
-				"type": "string", "required": true, "len_max": 32, "match": windowPattern,
+				"type": "string", "required": true, "len_max": 32, "match": windowPattern, "err": quota.WindowRule,
 				"description": "How long the limit counts: second, minute, hour, day, week, month, year, or a duration such as 90s, 15m, 1h30m or 30d.",
 			}),
 			field("align", attributes{
@@ -156,11 +156,11 @@ func limitRecord() attributes {
 			}),
 		},
 		"entity_checks": []attributes{
-			check("timezone", isSet, "window", attributes{"one_of": quota.Units}),
-			check("week_start", isSet, "window", attributes{"eq": quota.Week}),
-			check("week_start", isSet, "align", attributes{"eq": quota.Calendar}),
-			check("day_of_month", isSet, "window", attributes{"eq": quota.Month}),
-			check("day_of_month", isSet, "align", attributes{"eq": quota.Calendar}),
+			check("timezone", isSet, "window", attributes{"one_of": quota.Units}, "timezone needs a calendar unit as window: a duration is the same everywhere"),
+			check("week_start", isSet, "window", attributes{"eq": quota.Week}, "week_start needs window week"),
+			check("week_start", isSet, "align", attributes{"eq": quota.Calendar}, "week_start needs align calendar"),
+			check("day_of_month", isSet, "window", attributes{"eq": quota.Month}, "day_of_month needs window month"),
+			check("day_of_month", isSet, "align", attributes{"eq": quota.Calendar}, "day_of_month needs align calendar"),
 		},
 	}
 }
@@ -181,9 +181,9 @@ func redisRecord() attributes {
 		},
 		"entity_checks": []attributes{
 			{"mutually_required": []string{"host", "port"}},
-			check("username", isSet, "password", attributes{"required": true}),
-			check("server_name", isSet, "ssl", attributes{"eq": true}),
-			check("ssl", attributes{"eq": true}, "host", attributes{"required": true}),
+			check("username", isSet, "password", attributes{"required": true}, "redis.username needs a password"),
+			check("server_name", isSet, "ssl", attributes{"eq": true}, "redis.server_name needs ssl"),
+			check("ssl", attributes{"eq": true}, "host", attributes{"required": true}, "redis.ssl needs a host"),
 		},
 	}
 }

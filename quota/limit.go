@@ -68,6 +68,9 @@ type Limit struct {
 	DayOfMonth int
 }
 
+// NameRule is what a limit's name must be, for messages.
+const NameRule = "must be 1 to 32 characters of a-z, 0-9, _ and -"
+
 var limitName = regexp.MustCompile(`^[a-z0-9_-]{1,32}$`)
 
 // check returns every problem of the limit. A field that could have no effect
@@ -78,7 +81,7 @@ func (l Limit) check() []*FieldError {
 		problems = append(problems, &FieldError{field, value, rule})
 	}
 	if !limitName.MatchString(l.Name) {
-		add("name", l.Name, "must be 1 to 32 characters of a-z, 0-9, _ and -")
+		add("name", l.Name, NameRule)
 	}
 	if l.Algorithm != "" && !slices.Contains(Algorithms, l.Algorithm) {
 		add("algorithm", string(l.Algorithm), oneOf(Algorithms))

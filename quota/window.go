@@ -56,7 +56,8 @@ var (
 	}
 )
 
-const windowRule = `must be a calendar unit (second, minute, hour, day, week, month, year) or a duration such as 90s, 15m, 1h30m or 30d`
+// WindowRule is what ParseWindow wants, for messages.
+const WindowRule = `must be a calendar unit (second, minute, hour, day, week, month, year) or a duration such as 90s, 15m, 1h30m or 30d`
 
 // ParseWindow reads a calendar unit ("day") or a duration in ms, s, m, h and d
 // ("90s", "1h30m", "30d"; a d is 24 hours). The error is a *FieldError on the
@@ -67,7 +68,7 @@ func ParseWindow(text string) (Window, error) {
 		return PerUnit(Unit(text)), nil
 	}
 	if !duration.MatchString(text) {
-		return unreadable(text, windowRule)
+		return unreadable(text, WindowRule)
 	}
 	var length time.Duration
 	for _, part := range durationPart.FindAllStringSubmatch(text, -1) {
@@ -100,7 +101,7 @@ func (w Window) check() *FieldError {
 		return &FieldError{"window", w.Length.String() + " and " + string(w.Unit), "must be either a duration or a calendar unit"}
 	case w.Unit != "":
 		if !slices.Contains(Units, w.Unit) {
-			return &FieldError{"window", string(w.Unit), windowRule}
+			return &FieldError{"window", string(w.Unit), WindowRule}
 		}
 	case w.Length < MinWindow || w.Length > MaxWindow:
 		return &FieldError{"window", w.Length.String(), lengthRule}

@@ -3,13 +3,11 @@
 package testredis
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -95,23 +93,30 @@ func (s *Server) signal(sig syscall.Signal) {
 
 func (s *Server) await() {
 	s.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
-	for time.Now().Before(deadline) {
-		if err := s.ping(); err == nil || strings.HasPrefix(err.Error(), "NOAUTH") {
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if s.answers() {
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 	text, _ := os.ReadFile(s.log.Name())
 	s.t.Fatalf("redis-server on port %d did not answer within 30 s:\n%s", s.Port, text)
 }
 
-func (s *Server) ping() error {
-	client := redis.NewClient(&redis.Options{Addr: s.Address(), MaxRetries: -1, DialerRetries: 1})
-	defer func() { _ = client.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	return client.Ping(ctx).Err()
+// answers reports whether the server speaks: PONG, or an error where it wants a
+// password first.
+func (s *Server) answers() bool {
+	conn, err := net.DialTimeout("tcp", s.Address(), time.Second)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+		return false
+	}
+	var first [1]byte
+	_, err = conn.Read(first[:])
+	return err == nil && (first[0] == '+' || first[0] == '-')
 }
 
 func freePort(t testing.TB) int {

@@ -147,7 +147,7 @@ func (c *condition) run(record *Field, table, errs map[string]any) string {
 		return ""
 	}
 	put(errs, c.ThenField, problem)
-	return or(c.ThenErr, fmt.Sprintf("failed conditional validation given value of field '%s'", c.IfField))
+	return or(strings.Replace(c.ThenErr, "%s", c.IfField, 1), fmt.Sprintf("failed conditional validation given value of field '%s'", c.IfField))
 }
 
 // lookup finds a field by its path, with dots into records.

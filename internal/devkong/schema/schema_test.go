@@ -99,7 +99,7 @@ func TestEntityChecks(t *testing.T) {
 			`{"b":"required field missing","@entity":["failed conditional validation given value of field 'a'"]}`},
 		{`{"conditional":{"if_field":"a","if_match":{"eq":"x"},"then_field":"b","then_match":{"required":true}}}`, `{"a":"y"}`, ``},
 		{`{"conditional":{"if_field":"a","if_match":{"required":true},"then_field":"b","then_match":{"one_of":["q"]},"then_err":"q goes with '%s'"}}`, `{"a":"y","b":"r"}`,
-			`{"b":"expected one of: q","@entity":["q goes with '%s'"]}`},
+			`{"b":"expected one of: q","@entity":["q goes with 'a'"]}`},
 		{`{"conditional":{"if_field":"a","if_match":{"required":true},"then_field":"b","then_match":{"one_of":["q"]}}}`, `{"b":"r"}`, ``},
 		// Kong: a null meets what is neither eq nor required.
 		{`{"conditional":{"if_field":"a","if_match":{"len_min":1},"then_field":"b","then_match":{"eq":"q"}}}`, `{"b":"r"}`,

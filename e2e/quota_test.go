@@ -1,0 +1,471 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"kong-quota/internal/testredis"
+)
+
+// expect sends requests and compares status and remaining, "200 4, 200 3, 429 0".
+func (k *kong) expect(path, key, want string) {
+	k.t.Helper()
+	var got []string
+	for range strings.Count(want, ",") + 1 {
+		a := k.get(path, key)
+		got = append(got, strings.TrimSpace(fmt.Sprint(a.status, " ", a.header.Get("RateLimit-Remaining"))))
+	}
+	if text := strings.Join(got, ", "); text != want {
+		k.t.Errorf("%s %s: got %s, want %s\n%s", path, key, text, want, k.log)
+	}
+}
+
+func TestEveryCallerHasTheirOwnQuota(t *testing.T) {
+	k, redis := startWithRedis(t, `
+- { name: quota, service: s, config: { limits: [ { name: hourly, limit: 2, window: hour } ] } }
+- { name: quota, service: s, consumer: alice, config: { limits: [ { name: hourly, limit: 3, window: hour } ] } }
+- { name: quota, config: { limits: [ { name: hourly, limit: 1, window: hour } ] } }
+`)
+	k.expect("/key", "alice", "200 2, 200 1, 200 0, 429 0")
+	k.expect("/key", "bob", "200 1, 200 0, 429 0")
+	k.expect("/open", "", "200 1, 200 0, 429 0")
+	k.expect("/other", "alice", "200 0, 429 0")
+	k.expect("/key", "", "401")
+
+	keys, err := redis.Client().Keys(context.Background(), "quota:*").Result()
+	if err != nil || len(keys) != 4 {
+		t.Errorf("keys in Redis: %v, %v", keys, err)
+	}
+	a := k.get("/key", "bob")
+	for name, want := range map[string]string{
+		"Content-Type": "application/problem+json", "Cache-Control": "no-store",
+		"RateLimit-Limit": "2", "RateLimit-Remaining": "0", "X-RateLimit-Limit-Hour": "2", "X-RateLimit-Remaining-Hour": "0",
+	} {
+		if got := a.header.Get(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	retry, err := strconv.Atoi(a.header.Get("Retry-After"))
+	if err != nil || retry < 1 || retry > 3600 || a.header.Get("RateLimit-Reset") != a.header.Get("Retry-After") {
+		t.Errorf("Retry-After %q, RateLimit-Reset %q", a.header.Get("Retry-After"), a.header.Get("RateLimit-Reset"))
+	}
+	var problem struct {
+		Type     string
+		Status   int
+		Violated []string `json:"violated-policies"`
+	}
+	if err := json.Unmarshal([]byte(a.body), &problem); err != nil || problem.Status != 429 ||
+		problem.Type != "https://iana.org/assignments/http-problem-types#quota-exceeded" || len(problem.Violated) != 1 || problem.Violated[0] != "hourly" {
+		t.Errorf("body %s: %v", a.body, err)
+	}
+}
+
+func TestExactlyTheLimitPasses(t *testing.T) {
+	const clients, each, limit = 64, 200, 1000
+	k, _ := startWithRedis(t, `
+- { name: quota, service: s, config: { on_error: deny, timeout: 60000, limits: [ { name: hourly, limit: 1000, window: hour }, { name: daily, limit: 100000, window: day } ] } }
+`)
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
+	var passed, refused, wrong atomic.Int64
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for range each {
+				request, err := http.NewRequest(http.MethodGet, k.ProxyURL()+"/key", nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				request.Header.Set("apikey", "alice")
+				switch a := do(t, client, request); a.status {
+				case http.StatusOK:
+					passed.Add(1)
+				case http.StatusTooManyRequests:
+					refused.Add(1)
+				default:
+					wrong.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d passed, %d refused", passed.Load(), refused.Load())
+	if passed.Load() != limit || refused.Load() != clients*each-limit || wrong.Load() != 0 {
+		t.Errorf("%d passed, %d refused, %d other answers; want %d, %d, 0", passed.Load(), refused.Load(), wrong.Load(), limit, clients*each-limit)
+	}
+	if a := k.get("/key", "alice"); a.header.Get("X-RateLimit-Remaining-Day") != "99000" {
+		t.Errorf("refused requests were charged to the day: %v", a.header)
+	}
+}
+
+// TestCallsToKong counts the PDK calls where they arrive.
+func TestCallsToKong(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 1, window: hour } ] } }
+- { name: quota, service: s, consumer: alice, config: { limits: [ { name: a, limit: 1, window: hour } ] } }
+- { name: quota, service: other, consumer: alice, config: { grpc: false, headers: "off", limits: [ { name: a, limit: 1, window: hour } ] } }
+`)
+	for _, c := range []struct{ path, key, want string }{
+		{"/key", "alice", "kong.response.set_headers"},
+		{"/key", "alice", "kong.request.get_header, kong.response.exit"},
+		{"/other", "alice", ""},
+		{"/other", "alice", "kong.response.exit"},
+		{"/key", "bob", "kong.client.get_consumer, kong.response.set_headers"},
+		{"/key", "bob", "kong.client.get_consumer, kong.request.get_header, kong.response.exit"},
+		{"/open", "", "kong.client.get_consumer, kong.client.get_forwarded_ip, kong.response.set_headers"},
+	} {
+		k.get(c.path, c.key)
+		if got := k.lastCalls(); got != c.want {
+			t.Errorf("%s %s: %s, want %s", c.path, c.key, got, c.want)
+		}
+	}
+}
+
+func TestUpstreamSeesTheDecision(t *testing.T) {
+	k, redis := startWithRedis(t, `
+- { name: quota, service: s, config: { upstream_headers: true, timeout: 1000, limits: [ { name: a, limit: 2, window: hour } ] } }
+- { name: quota, service: s, consumer: bob, config: { mode: annotate, limits: [ { name: a, limit: 1, window: hour } ] } }
+`)
+	forged := []string{"X-Quota-State", "forged", "X-Quota-Limit", "1", "x-quota-remaining", "1", "X-Quota-Reset", "1"}
+	check := func(key string, want ...string) {
+		t.Helper()
+		a := k.get("/key", key, forged...)
+		h := k.lastSeen()
+		got := []string{h.Get("X-Quota-State"), h.Get("X-Quota-Limit"), h.Get("X-Quota-Remaining")}
+		if a.status != 200 || strings.Join(got, " ") != strings.Join(want, " ") {
+			t.Errorf("status %d, upstream got %q, want %q", a.status, got, want)
+		}
+	}
+	check("alice", "allowed", "2", "1")
+	check("alice", "hit_quota", "2", "0")
+	k.get("/key", "bob")
+	check("bob", "over_quota", "1", "0")
+	redis.Stop()
+	check("alice", "unknown", "", "")
+	if h := k.lastSeen(); len(h["X-Quota-Reset"]) != 0 {
+		t.Errorf("the client's X-Quota-Reset reached the upstream: %v", h)
+	}
+}
+
+func TestRedisIsLostAndComesBack(t *testing.T) {
+	k, redis := startWithRedis(t, `
+- { name: quota, service: s, config: { timeout: 2000, limits: [ { name: a, limit: 5, window: hour } ] } }
+- { name: quota, service: other, config: { on_error: deny, timeout: 2000, limits: [ { name: a, limit: 5, window: hour } ] } }
+`)
+	k.expect("/key", "alice", "200 4")
+	k.expect("/other", "alice", "200 4")
+
+	lost := func(how string) {
+		t.Helper()
+		a := k.get("/key", "alice", "X-Quota-State", "forged")
+		if a.status != 200 || a.header.Get("RateLimit-Limit") != "" || k.lastSeen().Get("X-Quota-State") != "unknown" {
+			t.Errorf("%s, allow: status %d, headers %v, upstream %v", how, a.status, a.header, k.lastSeen())
+		}
+		a = k.get("/other", "alice")
+		if a.status != 503 || a.header.Get("RateLimit-Limit") != "" || a.header.Get("Retry-After") != "" ||
+			!strings.Contains(a.body, "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity") {
+			t.Errorf("%s, deny: status %d, headers %v, body %s", how, a.status, a.header, a.body)
+		}
+	}
+	redis.Freeze()
+	lost("frozen")
+	redis.Thaw()
+	eventually(t, "Redis answers after it hung", func() bool { return k.get("/other", "alice").status == 200 })
+	redis.Stop()
+	lost("gone")
+	redis.Restart()
+	eventually(t, "Redis answers after a restart", func() bool { return k.get("/other", "alice").status == 200 })
+	for _, line := range []string{"redis gives no answer", "redis answers again"} {
+		if n := strings.Count(k.log.String(), line); n != 2 {
+			t.Errorf("%q was logged %d times, want 2", line, n)
+		}
+	}
+}
+
+func TestRedisIsNotThereAtTheStart(t *testing.T) {
+	redis := testredis.Start(t)
+	redis.Stop()
+	k := start(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 5, window: hour } ] } }
+`, "QUOTA_REDIS_ADDRESS="+redis.Address())
+	eventually(t, "the log says that Redis is not there", func() bool { return strings.Contains(k.log.String(), "redis gives no answer") })
+	k.expect("/key", "alice", "200")
+	redis.Restart()
+	eventually(t, "Redis is found", func() bool { return k.get("/key", "alice").header.Get("RateLimit-Remaining") == "4" })
+}
+
+func TestGRPC(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 1, window: hour } ] } }
+`)
+	protocols := new(http.Protocols)
+	protocols.SetUnencryptedHTTP2(true)
+	client := &http.Client{Transport: &http.Transport{Protocols: protocols}}
+	k.get("/key", "alice")
+	request, err := http.NewRequest(http.MethodPost, k.ProxyURL()+"/key/pkg.Service/Method", bytes.NewReader(nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("apikey", "alice")
+	request.Header.Set("Content-Type", "application/grpc")
+	a := do(t, client, request)
+	if a.status != 200 || a.header.Get("Grpc-Status") != "8" || a.header.Get("Content-Type") != "application/grpc" || a.header.Get("Grpc-Message") == "" || a.body != "" {
+		t.Errorf("status %d, headers %v, body %q", a.status, a.header, a.body)
+	}
+}
+
+func TestPluginServerIsKilled(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 50, window: hour } ] } }
+`)
+	k.expect("/key", "alice", "200 49, 200 48")
+	before := k.PluginPID()
+	if err := syscall.Kill(before, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the plugin server runs again", func() bool { return k.PluginPID() != before })
+	eventually(t, "requests pass again, with the counters that Redis kept", func() bool {
+		a := k.get("/key", "alice")
+		n, _ := strconv.Atoi(a.header.Get("RateLimit-Remaining"))
+		return a.status == 200 && n < 48
+	})
+}
+
+// A quota that is changed through the Admin API holds for the next request, and
+// keeps what was used.
+func TestAdminAPI(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 2, window: hour } ] } }
+`)
+	k.expect("/key", "bob", "200 1, 200 0, 429 0")
+	limits := func(n int) map[string]any {
+		return map[string]any{"limits": []map[string]any{{"name": "a", "limit": n, "window": "hour"}}}
+	}
+	a := k.admin("POST", "/consumers/bob/plugins", map[string]any{"name": "quota", "service": map[string]string{"name": "s"}, "config": limits(4)})
+	var created struct{ ID string }
+	if err := json.Unmarshal([]byte(a.body), &created); err != nil || a.status != 201 {
+		t.Fatalf("status %d, body %s: %v", a.status, a.body, err)
+	}
+	k.expect("/key", "bob", "200 1, 200 0, 429 0")
+	if a := k.admin("PATCH", "/plugins/"+created.ID, map[string]any{"config": limits(5)}); a.status != 200 {
+		t.Fatalf("status %d, body %s", a.status, a.body)
+	}
+	k.expect("/key", "bob", "200 0, 429 0")
+	k.expect("/key", "alice", "200 1")
+	if a := k.admin("POST", "/consumers/bob/plugins", map[string]any{"name": "quota", "service": map[string]string{"name": "s"}, "config": limits(4)}); a.status != 409 {
+		t.Errorf("a second one: status %d, body %s", a.status, a.body)
+	}
+	if a := k.admin("DELETE", "/plugins/"+created.ID, nil); a.status != 204 {
+		t.Errorf("status %d, body %s", a.status, a.body)
+	}
+	k.expect("/key", "bob", "429 0")
+	if a := k.admin("GET", "/consumers/nobody/plugins", nil); a.status != 404 {
+		t.Errorf("status %d", a.status)
+	}
+}
+
+// Each bad configuration of plugin/testdata: refused by the Admin API where the
+// schema can tell, else when its instance starts.
+func TestInvalidConfigs(t *testing.T) {
+	k, _ := startWithRedis(t, "  []\n")
+	files, err := filepath.Glob("../plugin/testdata/invalid-*.json")
+	if err != nil || len(files) < 23 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	bySchema := 0
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var c struct {
+				Config        map[string]any
+				Schema, Start string
+			}
+			if err := json.Unmarshal(text, &c); err != nil {
+				t.Fatal(err)
+			}
+			body := map[string]any{"name": "quota", "config": c.Config}
+			validated := k.admin("POST", "/schemas/plugins/validate", body)
+			if *update {
+				rewrite(t, file, validated)
+				return
+			}
+			a := k.admin("POST", "/consumers/bob/plugins", body)
+			if c.Schema != "" {
+				bySchema++
+				var violation struct {
+					Code    int
+					Name    string
+					Message string
+					Fields  map[string]any
+				}
+				if err := json.Unmarshal([]byte(a.body), &violation); err != nil {
+					t.Fatalf("%s: %v", a.body, err)
+				}
+				if a.status != 400 || validated.status != 400 || violation.Code != 2 || violation.Name != "schema violation" || violation.Message != c.Schema || violation.Fields["config"] == nil {
+					t.Errorf("status %d and %d, body %s\nwant 400 and %q", a.status, validated.status, a.body, c.Schema)
+				}
+				return
+			}
+			var created struct{ ID string }
+			if err := json.Unmarshal([]byte(a.body), &created); err != nil || a.status != 201 || validated.status != 201 {
+				t.Fatalf("status %d and %d, body %s: %v", a.status, validated.status, a.body, err)
+			}
+			defer k.admin("DELETE", "/plugins/"+created.ID, nil)
+			if a := k.get("/key", "bob"); a.status != 500 {
+				t.Errorf("status %d, want 500", a.status)
+			}
+			for _, line := range strings.Split(c.Start, "\n") {
+				quoted := strings.ReplaceAll(line, `"`, `\\\"`)
+				eventually(t, "the log says "+quoted, func() bool { return strings.Contains(k.log.String(), quoted) })
+			}
+		})
+	}
+	t.Logf("%d of %d are refused by the schema", bySchema, len(files))
+	if bySchema < 18 && !*update {
+		t.Errorf("only %d are refused by the schema", bySchema)
+	}
+}
+
+// rewrite puts the Admin API's message into a file of plugin/testdata.
+func rewrite(t *testing.T, file string, a answer) {
+	t.Helper()
+	var violation struct{ Message string }
+	if err := json.Unmarshal([]byte(a.body), &violation); err != nil {
+		t.Fatal(err)
+	}
+	if a.status == http.StatusCreated {
+		violation.Message = "" // the schema cannot tell
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	message, err := json.Marshal(violation.Message)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`(?m)^  "schema": .*,$`).ReplaceAllLiteral(text, append(append([]byte(`  "schema": `), message...), ','))
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var update = flag.Bool("update", false, "write the Admin API's messages into plugin/testdata/invalid-* anew; read the diff")
+
+// Equal settings share one client; other databases have their own connections.
+func TestConnectionsToRedis(t *testing.T) {
+	redis := testredis.Start(t, "--requirepass", "s3cret")
+	secret := filepath.Join(t.TempDir(), "password")
+	if err := os.WriteFile(secret, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	record := fmt.Sprintf("{ host: 127.0.0.1, port: %d, password: s3cret, database: 2 }", redis.Port)
+	k := start(t, `
+- { name: quota, service: s, config: { on_error: deny, limits: [ { name: a, limit: 5, window: hour } ] } }
+- { name: quota, service: s, consumer: alice, config: { on_error: deny, limits: [ { name: a, limit: 5, window: hour } ] } }
+- { name: quota, service: other, config: { on_error: deny, redis: `+record+`, limits: [ { name: a, limit: 5, window: hour } ] } }
+- { name: quota, service: other, consumer: alice, config: { on_error: deny, redis: `+record+`, limits: [ { name: a, limit: 5, window: hour } ] } }
+`, "QUOTA_REDIS_ADDRESS="+redis.Address(), "QUOTA_REDIS_PASSWORD_FILE="+secret)
+	for _, key := range []string{"alice", "bob"} {
+		k.expect("/key", key, "200 4")
+		k.expect("/other", key, "200 4")
+	}
+	out, err := exec.Command("redis-cli", "-p", strconv.Itoa(redis.Port), "--no-auth-warning", "-a", "s3cret", "client", "list").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A client has up to two by now: one said hello, one spent.
+	evals := regexp.MustCompile(`(?m) db=(\d) .*cmd=evalsha`).FindAllStringSubmatch(string(out), -1)
+	byDatabase := map[string]int{}
+	for _, found := range evals {
+		byDatabase[found[1]]++
+	}
+	if n := byDatabase["0"]; n < 1 || n > 2 {
+		t.Errorf("%d connections to database 0:\n%s", n, out)
+	}
+	if n := byDatabase["2"]; n < 1 || n > 2 {
+		t.Errorf("%d connections to database 2:\n%s", n, out)
+	}
+	if strings.Contains(k.log.String(), "s3cret") {
+		t.Error("the password is in the log")
+	}
+}
+
+// SIGTERM lets requests finish; a stale socket is no obstacle.
+func TestStopAndStaleSocket(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 50, window: hour } ] } }
+`)
+	k.expect("/key", "alice", "200 49")
+	before := k.PluginPID()
+	if err := syscall.Kill(before, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has stopped with status 0", func() bool {
+		return strings.Contains(k.log.String(), fmt.Sprintf("plugin server ended\" pid=%d status=<nil>", before))
+	})
+	eventually(t, "the next server took the socket", func() bool { return k.get("/key", "alice").status == 200 })
+}
+
+func TestMemoryStore(t *testing.T) {
+	k := start(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 2, window: hour } ] } }
+`, "QUOTA_STORE=memory")
+	k.expect("/key", "alice", "200 1, 200 0, 429 0")
+	if !strings.Contains(k.log.String(), "counters are in this process' memory") {
+		t.Error("the log does not say where the counters are")
+	}
+}
+
+func TestMetricsAndHealth(t *testing.T) {
+	redis := testredis.Start(t)
+	k := start(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 2, window: hour } ] } }
+`, "QUOTA_REDIS_ADDRESS="+redis.Address(), "QUOTA_LISTEN_ADDRESS=127.0.0.1:0")
+	k.expect("/key", "alice", "200 1, 200 0, 429 0")
+	var base string
+	eventually(t, "the listener's address is in the log", func() bool {
+		_, rest, found := strings.Cut(k.log.String(), `metrics and health\" address=`)
+		if found {
+			base = "http://" + strings.FieldsFunc(rest, func(c rune) bool { return c == '"' || c == ' ' || c == '\\' || c == '\n' })[0]
+		}
+		return found
+	})
+	get := func(path string) answer {
+		request, err := http.NewRequest(http.MethodGet, base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return do(t, http.DefaultClient, request)
+	}
+	a := get("/metrics")
+	for _, line := range []string{`quota_decisions_total{state="allowed"} 1`, `quota_decisions_total{state="hit_quota"} 1`, `quota_decisions_total{state="over_quota"} 1`, `quota_decision_seconds_count 3`} {
+		if !strings.Contains(a.body, line+"\n") {
+			t.Errorf("no %s in\n%s", line, a.body)
+		}
+	}
+	if h, r := get("/healthz"), get("/readyz"); h.status != 200 || r.status != 200 {
+		t.Errorf("healthz %d, readyz %d", h.status, r.status)
+	}
+	redis.Stop()
+	if h, r := get("/healthz"), get("/readyz"); h.status != 200 || r.status != 503 {
+		t.Errorf("without Redis: healthz %d, readyz %d", h.status, r.status)
+	}
+}
