@@ -5,6 +5,7 @@ package lua
 import (
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -17,7 +18,7 @@ var files embed.FS
 func Spend(algorithms ...string) (string, error) {
 	var script strings.Builder
 	script.WriteString("local algorithms = {}\n")
-	for _, name := range append(algorithms, "spend") {
+	for _, name := range slices.Concat(algorithms, []string{"spend"}) {
 		text, err := files.ReadFile(name + ".lua")
 		if err != nil {
 			return "", fmt.Errorf("script of %q: %w", name, err)

@@ -1,0 +1,173 @@
+package redisstore_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"kong-quota/internal/testredis"
+	"kong-quota/quota"
+	"kong-quota/quota/redisstore"
+)
+
+func TestPasswordsAreNotPrinted(t *testing.T) {
+	c := redisstore.Connection{Address: "r:6379", Username: "u", Password: "s3cret", Database: 2, TLS: true}
+	for _, text := range []string{c.String(), fmt.Sprintf("%v", c), fmt.Sprintf("%+v", c), fmt.Sprintf("%#v", c)} {
+		if text != "rediss://u@r:6379/2" {
+			t.Errorf("printed %s", text)
+		}
+	}
+}
+
+func ask(t *testing.T, c redisstore.Connection) error {
+	t.Helper()
+	client, err := redisstore.Connect(c)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	within, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	_, err = redisstore.New(client).Spend(within, quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1})
+	return err
+}
+
+func TestUsersAndPasswords(t *testing.T) {
+	server := testredis.Start(t, "--requirepass", "s3cret", "--user", "quota", "on", ">pass", "~quota:*", "+@all", "-@dangerous")
+	for _, c := range []struct {
+		username, password string
+		ok                 bool
+	}{{"", "s3cret", true}, {"quota", "pass", true}, {"", "wrong", false}, {"", "", false}, {"quota", "wrong", false}} {
+		err := ask(t, redisstore.Connection{Address: server.Address(), Username: c.username, Password: c.password})
+		if (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c, err)
+		}
+		if err != nil && (!errors.Is(err, quota.ErrUnavailable) || strings.Contains(err.Error(), "wrong")) {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
+// A server that hangs is given up at the deadline; retries are within it.
+func TestDeadline(t *testing.T) {
+	server := testredis.Start(t)
+	client, err := redisstore.Connect(redisstore.Connection{Address: server.Address(), ReadTimeout: time.Hour, WriteTimeout: time.Hour, DialTimeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	store := redisstore.New(client)
+	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	if _, err := store.Spend(ctx, request); err != nil {
+		t.Fatal(err)
+	}
+	server.Freeze()
+	defer server.Thaw()
+	within, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	d, err := store.Spend(within, request)
+	if !errors.Is(err, quota.ErrUnavailable) || !errors.Is(within.Err(), context.DeadlineExceeded) || d.State != quota.Unknown {
+		t.Errorf("got %v, %v", d, err)
+	}
+}
+
+// certificates writes an authority, and a server's and a client's certificate.
+func certificates(t *testing.T) (folder string) {
+	t.Helper()
+	folder = t.TempDir()
+	write := func(name, kind string, der []byte) {
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	issue := func(name string, template, parent *x509.Certificate, signer *ecdsa.PrivateKey) *ecdsa.PrivateKey {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if signer == nil {
+			signer = key
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keyDER, err := x509.MarshalECPrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(name+".pem", "CERTIFICATE", der)
+		write(name+".key", "EC PRIVATE KEY", keyDER)
+		return key
+	}
+	template := func(n int64) *x509.Certificate {
+		return &x509.Certificate{
+			SerialNumber: big.NewInt(n), Subject: pkix.Name{CommonName: fmt.Sprint("test ", n)},
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		}
+	}
+	for i, name := range []string{"ca", "other-ca"} {
+		ca := template(int64(i + 1))
+		ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
+		key := issue(name, ca, ca, nil)
+		if name == "ca" {
+			server := template(10)
+			server.DNSNames, server.IPAddresses = []string{"redis.test"}, []net.IP{net.IPv4(127, 0, 0, 1)}
+			issue("server", server, ca, key)
+			issue("client", template(11), ca, key)
+		}
+	}
+	return folder
+}
+
+func TestTLS(t *testing.T) {
+	folder := certificates(t)
+	in := func(name string) string { return filepath.Join(folder, name) }
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	_, port, _ := net.SplitHostPort(address)
+	testredis.Start(t, "--tls-port", port, "--tls-cert-file", in("server.pem"), "--tls-key-file", in("server.key"),
+		"--tls-ca-cert-file", in("ca.pem"), "--tls-auth-clients", "yes")
+	good := redisstore.Connection{Address: address, TLS: true, TLSCAFile: in("ca.pem"), TLSCertFile: in("client.pem"), TLSKeyFile: in("client.key"), DialTimeout: 10 * time.Second}
+	for name, c := range map[string]struct {
+		change func(*redisstore.Connection)
+		want   string // "" for success
+	}{
+		"good":               {func(*redisstore.Connection) {}, ""},
+		"server name":        {func(c *redisstore.Connection) { c.TLSServerName = "redis.test" }, ""},
+		"wrong server name":  {func(c *redisstore.Connection) { c.TLSServerName = "elsewhere.test" }, "elsewhere.test"},
+		"wrong authority":    {func(c *redisstore.Connection) { c.TLSCAFile = in("other-ca.pem") }, "certificate signed by unknown authority"},
+		"not verified":       {func(c *redisstore.Connection) { c.TLSCAFile, c.TLSSkipVerify = "", true }, ""},
+		"no certificate":     {func(c *redisstore.Connection) { c.TLSCertFile, c.TLSKeyFile = "", "" }, "tls"},
+		"no key":             {func(c *redisstore.Connection) { c.TLSKeyFile = "" }, "client certificate: a certificate file and a key file go together"},
+		"no such file":       {func(c *redisstore.Connection) { c.TLSCAFile = in("none") }, "certificate authorities: open " + in("none")},
+		"not a certificate":  {func(c *redisstore.Connection) { c.TLSCAFile = in("ca.key") }, "certificate authorities: " + in("ca.key") + " has no PEM certificate"},
+		"key of another one": {func(c *redisstore.Connection) { c.TLSKeyFile = in("ca.key") }, "client certificate: "},
+	} {
+		connection := good
+		c.change(&connection)
+		err := ask(t, connection)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}

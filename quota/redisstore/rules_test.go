@@ -1,0 +1,406 @@
+package redisstore_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"kong-quota/internal/testredis"
+	"kong-quota/lua"
+	"kong-quota/quota"
+	"kong-quota/quota/redisstore"
+)
+
+// The rules of the Redis state (../shared/DESIGN.md), one test each, in the
+// server's own time unless a test is about another.
+
+var ctx = context.Background()
+
+var alice = quota.NewIdentity("consumer", "alice")
+
+const key = "quota:s:{consumer:alice}"
+
+type fixture struct {
+	t      *testing.T
+	server *testredis.Server
+	client *redis.Client
+	store  *redisstore.Store
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	server := testredis.Start(t)
+	client := server.Client()
+	return &fixture{t, server, client, redisstore.New(client)}
+}
+
+func policyOf(t testing.TB, limits ...quota.Limit) *quota.Policy {
+	t.Helper()
+	p, err := quota.NewPolicy(limits...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (f *fixture) spend(p *quota.Policy, cost int64) quota.Decision {
+	f.t.Helper()
+	d, err := f.store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: cost})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return d
+}
+
+func (f *fixture) hash() map[string]string {
+	f.t.Helper()
+	fields, err := f.client.HGetAll(ctx, key).Result()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return fields
+}
+
+// now is the server's clock.
+func (f *fixture) now() time.Time {
+	f.t.Helper()
+	now, err := f.client.Time(ctx).Result()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return now
+}
+
+var (
+	hourly = quota.Limit{Name: "hourly", Limit: 10, Window: quota.PerUnit(quota.Hour)}
+	daily  = quota.Limit{Name: "daily", Limit: 100, Window: quota.PerUnit(quota.Day), Align: quota.Calendar, Timezone: "Asia/Shanghai"}
+)
+
+func TestRule1OneHashPerIdentityWithAFieldPerLimit(t *testing.T) {
+	f := newFixture(t)
+	f.spend(policyOf(t, hourly, daily), 1)
+	keys, err := f.client.Keys(ctx, "*").Result()
+	if err != nil || !slices.Equal(keys, []string{key}) {
+		t.Errorf("keys %q, %v", keys, err)
+	}
+	if names := slices.Sorted(maps.Keys(f.hash())); !slices.Equal(names, []string{"daily", "hourly"}) {
+		t.Errorf("fields %q", names)
+	}
+	// The script says which keys it uses, and no name that is not KEYS[n].
+	text, err := lua.Spend(policyOf(t, hourly).Algorithms()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for _, line := range strings.Split(text, "\n") {
+		for _, call := range strings.SplitAfter(line, "redis.")[1:] {
+			calls++
+			if !strings.HasPrefix(call, "call('TIME')") && !strings.Contains(call, "', KEYS[1]") {
+				t.Errorf("a command without KEYS[n]: %s", line)
+			}
+		}
+	}
+	if calls < 6 {
+		t.Errorf("%d commands found in the script", calls)
+	}
+}
+
+func TestRule2TheServersClockDecides(t *testing.T) {
+	f := newFixture(t)
+	for _, skew := range []time.Duration{0, 100 * 24 * time.Hour, -100 * 24 * time.Hour, time.Hour} {
+		// A node whose clock is wrong sees the counters of the others.
+		f.store = redisstore.New(f.client, redisstore.WithClock(func() time.Time { return time.Now().Add(skew) }))
+		for range 2 {
+			f.spend(policyOf(t, daily, hourly), 1)
+		}
+	}
+	counter := strings.Fields(f.hash()["daily"])
+	if len(counter) != 3 || counter[2] != "8" {
+		t.Errorf("counter %q, want 8 used", counter)
+	}
+	shanghai, err := time.LoadLocation("Asia/Shanghai")
+	if err != nil {
+		t.Fatal(err)
+	}
+	year, month, day := f.now().In(shanghai).Date()
+	if midnight := time.Date(year, month, day+1, 0, 0, 0, 0, shanghai); counter[1] != fmt.Sprint(midnight.UnixMicro()) {
+		t.Errorf("the window ends at %s, want %d", counter[1], midnight.UnixMicro())
+	}
+}
+
+// A node with a wrong clock asks twice once, not every time.
+func TestRule2AWrongClockIsLearned(t *testing.T) {
+	f := newFixture(t)
+	f.store = redisstore.New(f.client, redisstore.WithClock(func() time.Time { return time.Now().Add(100 * 24 * time.Hour) }))
+	p := policyOf(t, daily)
+	f.spend(p, 1)
+	before := f.calls("evalsha")
+	f.spend(p, 1)
+	if n := f.calls("evalsha") - before; n != 1 {
+		t.Errorf("%d calls for the second request", n)
+	}
+}
+
+// calls is how often the server ran a command.
+func (f *fixture) calls(command string) (n int) {
+	f.t.Helper()
+	info, err := f.client.Info(ctx, "commandstats").Result()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if _, rest, found := strings.Cut(info, "cmdstat_"+command+":calls="); found {
+		_, _ = fmt.Sscan(rest[:strings.IndexByte(rest, ',')], &n)
+	}
+	return n
+}
+
+// expiry is when the key expires.
+func (f *fixture) expiry() time.Time {
+	f.t.Helper()
+	at, err := f.client.PExpireTime(ctx, key).Result()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return time.UnixMilli(at.Milliseconds())
+}
+
+// end is when a field's counter ends, up to the millisecond that a key's expiry
+// is counted in.
+func (f *fixture) end(name string) time.Time {
+	f.t.Helper()
+	var shape string
+	var until int64
+	if _, err := fmt.Sscan(f.hash()[name], &shape, &until); err != nil {
+		f.t.Fatalf("%q: %v", f.hash()[name], err)
+	}
+	return time.UnixMilli((until + 999) / 1000)
+}
+
+func TestRule3EveryKeyExpiresWithItsLastCounter(t *testing.T) {
+	f := newFixture(t)
+	f.spend(policyOf(t, hourly), 1)
+	if got, want := f.expiry(), f.end("hourly"); !got.Equal(want) {
+		t.Errorf("one limit: expires %v, want %v", got, want)
+	}
+	long := hourly
+	long.Name, long.Window = "long", quota.Per(48*time.Hour)
+	f.spend(policyOf(t, hourly, long), 1)
+	if got, want := f.expiry(), f.end("long"); !got.Equal(want) {
+		t.Errorf("two limits: expires %v, want %v", got, want)
+	}
+	// Another policy of the same scope must not cut short what it does not know.
+	f.spend(policyOf(t, hourly), 1)
+	if got, want := f.expiry(), f.end("long"); !got.Equal(want) {
+		t.Errorf("the other policy: expires %v, want %v", got, want)
+	}
+	// A limit that restarts shorter takes the expiry with it.
+	long.Window = quota.Per(2 * time.Hour)
+	f.spend(policyOf(t, long), 1)
+	if got, want := f.expiry(), f.end("long"); !got.Equal(want) || got.After(f.now().Add(2*time.Hour+time.Millisecond)) {
+		t.Errorf("restarted: expires %v, want %v", got, want)
+	}
+	// Counters that have ended go when another is written.
+	if err := f.client.HSet(ctx, key, "old", "fixed_window.000000 1000000 5").Err(); err != nil {
+		t.Fatal(err)
+	}
+	f.spend(policyOf(t, hourly), 1)
+	if _, there := f.hash()["old"]; there {
+		t.Error("a counter that has ended was kept")
+	}
+}
+
+func TestRule3AnExpiredKeyMeansTheSameAsAnEndedCounter(t *testing.T) {
+	f := newFixture(t)
+	short := quota.Limit{Name: "short", Limit: 1, Window: quota.Per(50 * time.Millisecond)}
+	f.spend(policyOf(t, short), 1)
+	for f.client.Exists(ctx, key).Val() == 1 {
+		time.Sleep(time.Millisecond)
+	}
+	if d := f.spend(policyOf(t, short), 1); d.State != quota.HitQuota {
+		t.Errorf("after the expiry: %v", d)
+	}
+}
+
+func TestRule4NothingIsWrittenUnlessAllPass(t *testing.T) {
+	f := newFixture(t)
+	tight := quota.Limit{Name: "tight", Limit: 2, Window: quota.PerUnit(quota.Hour)}
+	p := policyOf(t, hourly, tight)
+	for _, cost := range []int64{0, 3} { // a peek, and a refusal, on nothing
+		f.spend(p, cost)
+		if n := f.client.Exists(ctx, key).Val(); n != 0 {
+			t.Errorf("cost %d wrote a key", cost)
+		}
+	}
+	f.spend(p, 2)
+	before, expiry, writes := f.hash(), f.expiry(), f.calls("hset")+f.calls("pexpireat")+f.calls("hdel")+f.calls("del")
+	for range 3 {
+		if d := f.spend(p, 1); d.State != quota.OverQuota || d.Limits[0].Remaining != 8 {
+			t.Errorf("refused: %v", d)
+		}
+		f.spend(p, 0)
+	}
+	if after := f.hash(); !maps.Equal(before, after) || !f.expiry().Equal(expiry) {
+		t.Errorf("before %v, after %v", before, after)
+	}
+	if n := f.calls("hset") + f.calls("pexpireat") + f.calls("hdel") + f.calls("del") - writes; n != 0 {
+		t.Errorf("%d commands wrote", n)
+	}
+}
+
+func TestRule5WhatChangesAndWhatCannotBeRead(t *testing.T) {
+	f := newFixture(t)
+	p := policyOf(t, hourly, daily)
+	f.spend(p, 4)
+	raised, changed := hourly, daily
+	raised.Limit = 20
+	changed.Timezone = "UTC"
+	if d := f.spend(policyOf(t, raised, changed), 1); d.Limits[0].Remaining != 15 || d.Limits[1].Remaining != 99 || d.Restarted != 0 {
+		t.Errorf("a raised limit and a changed timezone: %v", d)
+	}
+
+	shape := p.Rules()[0].Shape
+	now := f.now().UnixMicro()
+	for _, garbage := range []string{
+		"", " ", "x", "nonsense here", shape, shape + " ", shape + " 5x 1", shape + fmt.Sprintf(" %d", now+1e9), shape + fmt.Sprintf(" %d x", now+1e9),
+		shape + fmt.Sprintf(" %d -5", now+1e9), shape + fmt.Sprintf(" %d 1 2", now+1e9), shape + fmt.Sprintf(" %d 1", now+3*3600e6), shape + " 99999999999999999999 1",
+		shape + fmt.Sprintf(" %d 99999999999999999999", now+1e9), shape + fmt.Sprintf(" %d 1.5", now+1e9), shape + fmt.Sprintf(" %d 1e3", now+1e9), "\x00\xff\xfe",
+	} {
+		f.client.Del(ctx, key)
+		f.client.HSet(ctx, key, "hourly", garbage)
+		if d := f.spend(p, 3); d.Restarted != 1 || d.Limits[0].Remaining != 7 || d.Limits[1].Remaining != 97 {
+			t.Errorf("%q: %+v", garbage, d)
+		}
+		if d := f.spend(p, 1); d.Restarted != 0 || d.Limits[0].Remaining != 6 {
+			t.Errorf("%q, the request after it: %+v", garbage, d)
+		}
+		if ttl := f.client.PTTL(ctx, key).Val(); ttl <= 0 || ttl > 25*time.Hour {
+			t.Errorf("%q: the key expires in %v", garbage, ttl)
+		}
+	}
+	f.client.Del(ctx, key)
+	f.client.Set(ctx, key, "a text where a hash should be", 0)
+	if d := f.spend(p, 0); d.Restarted != 1 || d.Limits[0].Remaining != 10 {
+		t.Errorf("a key of another type, peek: %+v", d)
+	}
+	if d := f.spend(p, 3); d.Restarted != 1 || d.Limits[0].Remaining != 7 {
+		t.Errorf("a key of another type: %+v", d)
+	}
+	if d := f.spend(p, 3); d.Restarted != 0 || d.Limits[0].Remaining != 4 {
+		t.Errorf("a key of another type, the request after it: %+v", d)
+	}
+}
+
+func FuzzCounter(f *testing.F) {
+	server := testredis.Start(f)
+	client := server.Client()
+	store := redisstore.New(client)
+	p := policyOf(f, hourly)
+	f.Add([]byte(p.Rules()[0].Shape + " 1795233687000000 3"))
+	f.Add([]byte("\x00"))
+	f.Fuzz(func(t *testing.T, counter []byte) {
+		client.Del(ctx, key)
+		if err := client.HSet(ctx, key, "hourly", counter).Err(); err != nil {
+			t.Fatal(err)
+		}
+		d, err := store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := d.Limits[0]; s.Remaining < 0 || s.Remaining > 10 || s.Reset < 0 || s.Reset > 2*time.Hour {
+			t.Errorf("%q: %+v", counter, d)
+		}
+	})
+}
+
+// What the header of spend.lua promises, by arguments that are built from it.
+func TestRule6RepliesAreFlatIntegers(t *testing.T) {
+	f := newFixture(t)
+	script, err := lua.Spend("fixed_window")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now, hour = int64(1_795_233_687_000_000), int64(3_600_000_000)
+	args := func(cost, start int64) []any {
+		return []any{now, cost, 2,
+			"first", "fixed_window.aaaaaa", 1_000_000_000_000, 1, hour,
+			"calendar", "fixed_window.bbbbbb", 5, 5, start - hour, start, start + hour, start + 2*hour, start + 3*hour}
+	}
+	for _, c := range []struct {
+		cost, start int64
+		want        []int64
+	}{
+		{2, now, []int64{1, now, 0, 0, 999_999_999_998, hour, 0, 3, hour}},
+		{0, now, []int64{1, now, 0, 0, 999_999_999_998, hour, 0, 3, hour}},
+		{4, now, []int64{0, now, 0, 0, 999_999_999_998, hour, hour, 3, hour}},
+		{6, now, []int64{0, now, 0, 0, 999_999_999_998, hour, -1, 3, hour}},
+		{1, now + 9*hour, []int64{-1, now}},
+		{1, now - 9*hour, []int64{-1, now}},
+	} {
+		reply, err := f.client.Eval(ctx, script, []string{key}, args(c.cost, c.start)...).Slice()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for _, item := range reply {
+			n, isInteger := item.(int64)
+			if !isInteger {
+				t.Fatalf("%v has a %T", reply, item)
+			}
+			got = append(got, n)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("cost %d: %v, want %v", c.cost, got, c.want)
+		}
+	}
+}
+
+func TestRule7CountersAreReadable(t *testing.T) {
+	f := newFixture(t)
+	f.spend(policyOf(t, hourly), 3)
+	var shape string
+	var until, used int64
+	if n, err := fmt.Sscanf(f.hash()["hourly"], "%s %d %d", &shape, &until, &used); n != 3 || err != nil {
+		t.Fatalf("%q: %v", f.hash()["hourly"], err)
+	}
+	left := time.UnixMicro(until).Sub(f.now())
+	if !strings.HasPrefix(shape, "fixed_window.") || used != 3 || left <= 0 || left > time.Hour {
+		t.Errorf("%s, %d used, %v left", shape, used, left)
+	}
+}
+
+func TestWhatRedisForgets(t *testing.T) {
+	f := newFixture(t)
+	p := policyOf(t, hourly)
+	f.spend(p, 1)
+	if err := f.client.ScriptFlush(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.spend(p, 1); d.Limits[0].Remaining != 8 {
+		t.Errorf("after SCRIPT FLUSH: %v", d)
+	}
+	if err := f.client.FlushAll(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if d := f.spend(p, 1); d.Limits[0].Remaining != 9 {
+		t.Errorf("after FLUSHALL: %v", d)
+	}
+	f.server.Restart()
+	if d := f.spend(p, 1); d.Limits[0].Remaining != 9 {
+		t.Errorf("after a restart: %v", d)
+	}
+}
+
+func TestNamespace(t *testing.T) {
+	f := newFixture(t)
+	f.store = redisstore.New(f.client, redisstore.WithNamespace("staging"))
+	f.spend(policyOf(t, hourly), 1)
+	if n := f.client.Exists(ctx, "staging:s:{consumer:alice}").Val(); n != 1 {
+		t.Error("the namespace is not in the key")
+	}
+}
