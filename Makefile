@@ -56,7 +56,7 @@ lint: tools ## check formatting, vet, staticcheck, luacheck
 .PHONY: test
 test: tools lint ## install what the tests need, lint, and run all tests
 	@echo "go test -race (the first run compiles for some minutes)"
-	@go test -race ./...
+	@go test -race -timeout 10m ./...
 
 .PHONY: fuzz
 fuzz: tools ## run every fuzz target for FUZZTIME (10s)

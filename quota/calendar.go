@@ -48,7 +48,7 @@ func (c calendar) around(t time.Time) (start, end time.Time) {
 // clocks that is not a multiple of the unit cuts the window it falls in.
 func (c calendar) withinDay(t time.Time, unit time.Duration) (start, end time.Time) {
 	local := t.In(c.location)
-	zoneStart, zoneEnd := local.ZoneBounds()
+	zoneStart, zoneEnd := changes(local)
 	_, offset := local.Zone()
 	wall := local.UnixMicro() + int64(offset)*1e6
 	size := unit.Microseconds()
@@ -101,7 +101,7 @@ func (c calendar) midnight(year int, month time.Month, day int) time.Time {
 	for {
 		local := from.In(c.location)
 		_, offset := local.Zone()
-		_, zoneEnd := local.ZoneBounds()
+		_, zoneEnd := changes(local)
 		at := wall.Add(-time.Duration(offset) * time.Second)
 		if at.Before(from) {
 			return from.In(c.location)
@@ -111,6 +111,23 @@ func (c calendar) midnight(year int, month time.Month, day int) time.Time {
 		}
 		from = zoneEnd
 	}
+}
+
+// changes are when the offset of the local clock changed last and changes next,
+// zero times where it did not or does not. Not every bound that time.ZoneBounds
+// gives is a change: there is one in January 2038, where 32 bits end, and in the
+// last days of later leap years Go 1.26 gives the 31st of December, even for
+// moments after it.
+func changes(local time.Time) (last, next time.Time) {
+	_, offset := local.Zone()
+	last, next = local.ZoneBounds()
+	if _, before := last.Add(-time.Second).In(local.Location()).Zone(); last.After(local) || before == offset {
+		last = time.Time{}
+	}
+	if _, after := next.Zone(); !next.After(local) || after == offset {
+		next = time.Time{}
+	}
+	return last, next
 }
 
 // after is the moment one window later on the local wall clock, for a window
