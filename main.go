@@ -2,6 +2,8 @@
 // the executable is the name of the plugin.
 package main
 
+//go:generate go run ./docs/generate
+
 import (
 	"context"
 	"errors"
