@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Makes redis-server, redis-cli and luacheck available and prints the directory
-# to put in front of PATH (nothing when they are on it already).
+# Makes tools available: redis-server, redis-cli, luacheck, gcc.
 #
-#   tools.sh [-q] TOOL...
+#   tools.sh TOOL...
 #
 # What is missing comes from Debian: installed by root or sudo, and otherwise
-# unpacked into .tools/ of the checkout, which needs no rights at all. Exits with
-# 1 when a tool cannot be had.
+# unpacked into .tools/ of the checkout, which needs no rights at all (not gcc: a
+# compiler does not run from anywhere). Exits with 1 when a tool cannot be had.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -21,6 +20,7 @@ package_of() {
     redis-server) echo redis-server ;;
     redis-cli) echo redis-tools ;;
     luacheck) echo lua-check ;;
+    gcc) echo gcc libc6-dev ;;
     *) say "$1 is not known here" && return 1 ;;
   esac
 }
@@ -89,7 +89,8 @@ unpack() {
 PATH=$wrappers:$PATH
 missing=()
 for tool in "$@"; do
-  has "$tool" || missing+=("$(package_of "$tool")")
+  # shellcheck disable=SC2207 # package names have no spaces
+  has "$tool" || missing+=($(package_of "$tool"))
 done
 if [ ${#missing[@]} -gt 0 ]; then
   if ! command -v apt-get >/dev/null 2>&1; then
@@ -101,6 +102,8 @@ if [ ${#missing[@]} -gt 0 ]; then
   elif sudo -n true 2>/dev/null; then
     say "installing ${missing[*]} with sudo"
     install_as_root sudo "${missing[@]}" || say "could not install ${missing[*]}"
+  elif [ "$*" = gcc ]; then
+    say "gcc is missing, and needs root to install"
   else
     say "unpacking ${missing[*]} into .tools (no root, no sudo)"
     unpack "${missing[@]}" || say "could not get ${missing[*]}"
@@ -109,4 +112,3 @@ fi
 for tool in "$@"; do
   has "$tool" || { say "$tool is not available"; exit 1; }
 done
-[ ! -d "$wrappers" ] || printf '%s\n' "$wrappers"
