@@ -30,12 +30,12 @@ build: ## build bin/quota (the plugin server), bin/devkong and bin/demo
 	@CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
 
 .PHONY: run
-run: build redis ## serve kong.yml on this machine until Ctrl-C
-	@bin/demo -serve
+run: build redis ## serve kong.yml on this machine until Ctrl-C (ARGS="-proxy 127.0.0.1:8000" for a port)
+	@bin/demo -serve $(ARGS)
 
 .PHONY: demo
 demo: build redis ## serve kong.yml, send requests until quotas are hit, print the answers
-	@bin/demo
+	@bin/demo $(ARGS)
 
 # The demo goes on without Redis, in memory, and says so.
 .PHONY: redis

@@ -23,7 +23,7 @@ import (
 	"kong-quota/internal/testredis"
 )
 
-var binary string // the plugin server
+var pluginBinary string // the plugin server
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
@@ -33,8 +33,8 @@ func run(m *testing.M) int {
 		panic(err)
 	}
 	defer func() { _ = os.RemoveAll(folder) }()
-	binary = filepath.Join(folder, "quota")
-	if out, err := exec.Command("go", "build", "-o", binary, "kong-quota").CombinedOutput(); err != nil {
+	pluginBinary = filepath.Join(folder, "quota")
+	if out, err := exec.Command("go", "build", "-o", pluginBinary, "kong-quota").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the plugin server: %v\n%s", err, out)
 		return 1
 	}
@@ -116,8 +116,8 @@ func start(t *testing.T, plugins string, settings ...string) *kong {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	g, err := devkong.Start(ctx, devkong.Options{
-		Config: []byte(entities + plugins), Plugin: binary, Prefix: folder,
-		StartCommand: []string{binary, "-kong-prefix", folder, "-env-file", envFile},
+		Config: []byte(entities + plugins), Plugin: pluginBinary, Prefix: folder,
+		StartCommand: []string{pluginBinary, "-kong-prefix", folder, "-env-file", envFile},
 		Resolve:      map[string]string{"upstream:80": upstream.Listener.Addr().String()},
 		Log:          slog.New(slog.NewTextHandler(k.log, nil)),
 		OnEvent: func(e devkong.Event) {
