@@ -12,13 +12,26 @@ import (
 //go:embed *.lua
 var files embed.FS
 
+// fileOf has the algorithms that are not in a file of their own name: the two
+// buckets are the same thing seen from two sides.
+var fileOf = map[string]string{"leaky_bucket": "bucket", "token_bucket": "bucket"}
+
 // Spend gives the text of the script that decides policies of the named
-// algorithms, which are the base names of files in this folder. Equal lists give
-// equal texts, so that Redis caches one script for each.
+// algorithms. Equal lists give equal texts, so that Redis caches one script for
+// each.
 func Spend(algorithms ...string) (string, error) {
+	var names []string
+	for _, name := range algorithms {
+		if file := fileOf[name]; file != "" {
+			name = file
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
 	var script strings.Builder
 	script.WriteString("local algorithms = {}\n")
-	for _, name := range slices.Concat(algorithms, []string{"spend"}) {
+	for _, name := range append(names, "spend") {
 		text, err := files.ReadFile(name + ".lua")
 		if err != nil {
 			return "", fmt.Errorf("script of %q: %w", name, err)

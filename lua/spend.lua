@@ -1,18 +1,19 @@
 -- spend: decides one request against all limits of its policy. All pass and all
 -- are charged, or nothing is written. Each algorithm is a function in the table
--- `algorithms`, from the file of its name; the caller puts `local algorithms = {}`
--- and the files that the policy needs before this one.
+-- `algorithms`; the caller puts `local algorithms = {}` and the files with those
+-- that the policy needs before this one.
 --
 -- KEYS
 --   1  hash with the counters of one identity in one scope: a field per limit,
 --      named by it, with the text "shape until values…" (see README.md)
+--   2… a sorted set for each sliding_log, in the order of the limits
 -- ARGV
 --   1  now: µs since the epoch, or "" for this server's clock
 --   2  cost: units to charge; 0 peeks
 --   3  number of limits; then for each limit
 --        name
 --        shape: algorithm.fingerprint; a counter of another shape restarts the limit
---        limit: units
+--        limit: units that it holds when nothing is used
 --        number of the algorithm's arguments, and these (see the algorithm's file)
 -- Reply: integers
 --   1  1 all passed, 0 refused, -1 the boundaries do not contain now: ask again
@@ -35,6 +36,16 @@ local cost = tonumber(ARGV[2])
 -- integer writes a number in full: Lua's own conversion writes 1e+15.
 local function integer(n)
   return string.format('%.0f', n)
+end
+
+-- expire makes a key go when its last counter ends. A clock that is given need not
+-- run with this server's: then the key stays an hour longer, out of its way.
+local function expire(n, ends)
+  if server_clock then
+    redis.call('PEXPIREAT', KEYS[n], integer(math.ceil(ends / 1000)))
+  else
+    redis.call('PEXPIRE', KEYS[n], integer(math.ceil((ends - now) / 1000) + 3600000))
+  end
 end
 
 -- parse reads a counter's text; nil if that is not one.
@@ -127,11 +138,11 @@ if passed and cost > 0 then
     redis.call('HDEL', KEYS[1], unpack(ended))
   end
   if expires ~= latest then
-    if server_clock then
-      redis.call('PEXPIREAT', KEYS[1], integer(math.ceil(expires / 1000)))
-    else
-      -- The given clock need not run with this server's: stay out of its way.
-      redis.call('PEXPIRE', KEYS[1], integer(math.ceil((expires - now) / 1000) + 3600000))
+    expire(1, expires)
+  end
+  for _, verdict in ipairs(verdicts) do
+    if verdict.write then
+      verdict.write(expire)
     end
   end
 end

@@ -30,4 +30,6 @@ type algorithm interface {
 	// arguments are what the algorithm's script needs beside name, shape and
 	// limit; its header says what they mean. They hold for moments near now.
 	arguments(now int64) []int64
+	// capacity is how much the limit holds when nothing is used.
+	capacity() int64
 }

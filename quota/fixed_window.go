@@ -28,10 +28,10 @@ type boundaries [5]int64
 
 const current = 1 // the window that contains the moment that was asked for
 
-func newFixedWindow(l Limit, shape string) (algorithm, error) {
+func newFixedWindow(l Limit, shape string) (algorithm, *FieldError) {
 	c, err := l.calendar()
 	if err != nil {
-		return nil, err
+		return nil, &FieldError{"timezone", l.Timezone, err.Error()}
 	}
 	return fixedWindow{shape, l.Limit, l.Align, c, new(atomic.Pointer[boundaries])}, nil
 }
@@ -111,3 +111,5 @@ func (w fixedWindow) arguments(now int64) []int64 {
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+func (w fixedWindow) capacity() int64 { return w.limit }

@@ -11,12 +11,36 @@ import (
 // Algorithm names how a limit counts.
 type Algorithm string
 
-// FixedWindow allows limit units in each window and gives the whole quota back
-// when the window ends.
-const FixedWindow Algorithm = "fixed_window"
+const (
+	// FixedWindow allows limit units in each window and gives the whole quota
+	// back when the window ends.
+	FixedWindow Algorithm = "fixed_window"
+	// SlidingWindow allows limit units in any window that ends with one of its
+	// buckets; constant memory.
+	SlidingWindow Algorithm = "sliding_window"
+	// SlidingLog allows limit units in any window; memory for each charge.
+	SlidingLog Algorithm = "sliding_log"
+	// LeakyBucket is a funnel that holds burst units and drains limit units per
+	// window.
+	LeakyBucket Algorithm = "leaky_bucket"
+	// TokenBucket holds burst tokens and gets limit tokens per window.
+	TokenBucket Algorithm = "token_bucket"
+	// GCRA emits limit units per window, evenly, and up to burst at once.
+	GCRA Algorithm = "gcra"
+)
 
 // Algorithms are the algorithms that a limit may name.
-var Algorithms = []Algorithm{FixedWindow}
+var Algorithms = []Algorithm{FixedWindow, SlidingWindow, SlidingLog, LeakyBucket, TokenBucket, GCRA}
+
+// bursting are the algorithms with a burst.
+var bursting = []Algorithm{LeakyBucket, TokenBucket, GCRA}
+
+// DefaultBuckets is how many buckets a sliding_window has unless told otherwise,
+// MaxBuckets how many it has at most.
+const (
+	DefaultBuckets = 10
+	MaxBuckets     = 100
+)
 
 // Align says where the windows of a limit begin.
 type Align string
@@ -56,7 +80,14 @@ type Limit struct {
 	// Limit is how many units are allowed per window, 1 to MaxLimit.
 	Limit  int64
 	Window Window
-	Align  Align // default FirstRequest
+	// Burst is how much passes at once after a rest, 1 to MaxLimit; default
+	// Limit. Only for the algorithms with a rate: LeakyBucket, TokenBucket, GCRA.
+	Burst int64
+	// Buckets is into how many a SlidingWindow is divided, 1 to MaxBuckets;
+	// default DefaultBuckets.
+	Buckets int
+	// Align says where a FixedWindow begins; default FirstRequest.
+	Align Align
 	// Timezone is the IANA name of the place whose calendar counts; default
 	// UTC. Only for a calendar unit.
 	Timezone string
@@ -95,6 +126,31 @@ func (l Limit) check() []*FieldError {
 	}
 	if l.Align != "" && !slices.Contains(Aligns, l.Align) {
 		add("align", string(l.Align), oneOf(Aligns))
+	}
+	if l.Algorithm != "" && l.Algorithm != FixedWindow {
+		if window == nil && l.Window.Nominal() == 0 {
+			add("window", l.Window.String(), "has no fixed length, which "+string(l.Algorithm)+" needs")
+		}
+		if l.Align == Calendar {
+			add("align", string(l.Align), "needs algorithm fixed_window")
+		}
+		if l.Timezone != "" {
+			add("timezone", l.Timezone, "needs algorithm fixed_window")
+		}
+	}
+	if l.Burst != 0 {
+		if l.Burst < 1 || l.Burst > MaxLimit {
+			add("burst", l.Burst, fmt.Sprintf("must be between 1 and %d", MaxLimit))
+		} else if !slices.Contains(bursting, l.Algorithm) {
+			add("burst", l.Burst, "needs one of the algorithms leaky_bucket, token_bucket, gcra")
+		}
+	}
+	if l.Buckets != 0 {
+		if l.Buckets < 1 || l.Buckets > MaxBuckets {
+			add("buckets", l.Buckets, fmt.Sprintf("must be between 1 and %d", MaxBuckets))
+		} else if l.Algorithm != SlidingWindow {
+			add("buckets", l.Buckets, "needs algorithm sliding_window")
+		}
 	}
 	if l.Timezone != "" {
 		if _, err := loadLocation(l.Timezone); err != nil {
@@ -144,6 +200,12 @@ func (l Limit) withDefaults() Limit {
 	}
 	if l.Align == "" {
 		l.Align = FirstRequest
+	}
+	if l.Burst == 0 && slices.Contains(bursting, l.Algorithm) {
+		l.Burst = l.Limit
+	}
+	if l.Buckets == 0 && l.Algorithm == SlidingWindow {
+		l.Buckets = DefaultBuckets
 	}
 	if l.Timezone == "" {
 		l.Timezone = "UTC"

@@ -28,8 +28,17 @@ type Rule struct {
 // microseconds since the Unix epoch. The slice must not be written to.
 func (r Rule) Arguments(now int64) []int64 { return r.algorithm.arguments(now) }
 
-var algorithms = map[Algorithm]func(Limit, string) (algorithm, error){
-	FixedWindow: newFixedWindow,
+// Capacity is how much the limit holds when nothing is used: its burst, where
+// the algorithm has one.
+func (r Rule) Capacity() int64 { return r.algorithm.capacity() }
+
+var algorithms = map[Algorithm]func(Limit, string) (algorithm, *FieldError){
+	FixedWindow:   newFixedWindow,
+	SlidingWindow: newSlidingWindow,
+	SlidingLog:    newSlidingLog,
+	LeakyBucket:   newBucket,
+	TokenBucket:   newBucket,
+	GCRA:          newGCRA,
 }
 
 // NewPolicy compiles 1 to MaxLimits limits with different names. The error
@@ -64,10 +73,14 @@ func NewPolicy(limits ...Limit) (*Policy, error) {
 		shape := l.shape()
 		a, err := algorithms[l.Algorithm](l, shape)
 		if err != nil {
-			return nil, fmt.Errorf("limits[%d]: %w", i+1, err)
+			add(i, err)
+			continue
 		}
 		p.rules[i] = Rule{Limit: l, Shape: shape, algorithm: a}
 		p.algorithms = append(p.algorithms, string(l.Algorithm))
+	}
+	if len(problems) > 0 {
+		return nil, errors.Join(problems...)
 	}
 	slices.Sort(p.algorithms)
 	p.algorithms = slices.Compact(p.algorithms)
@@ -77,7 +90,7 @@ func NewPolicy(limits ...Limit) (*Policy, error) {
 // shape marks what a counter's numbers depend on. The limit is not part of it:
 // who raises a limit does not forget what was used.
 func (l Limit) shape() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s|%s|%s|%s|%d", l.Window, l.Align, l.Timezone, l.WeekStart, l.DayOfMonth))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s|%s|%s|%s|%d|%d", l.Window, l.Align, l.Timezone, l.WeekStart, l.DayOfMonth, l.Buckets))
 	return string(l.Algorithm) + "." + hex.EncodeToString(sum[:3])
 }
 

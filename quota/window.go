@@ -111,6 +111,23 @@ func (w Window) check() *FieldError {
 	return nil
 }
 
+// unitLengths are those of the units that have one for most purposes: a calendar
+// day can have 23 or 25 hours.
+var unitLengths = map[Unit]time.Duration{
+	Second: time.Second, Minute: time.Minute, Hour: time.Hour, Day: 24 * time.Hour, Week: 7 * 24 * time.Hour,
+}
+
+// Nominal is the window's length, 0 for a month or a year, which have none. A
+// calendar day counts as 24 hours.
+func (w Window) Nominal() time.Duration {
+	if w.Unit != "" {
+		return unitLengths[w.Unit]
+	}
+	return w.Length
+}
+
+func (w Window) micros() int64 { return w.Nominal().Microseconds() }
+
 // String gives the window as ParseWindow reads it.
 func (w Window) String() string {
 	switch {

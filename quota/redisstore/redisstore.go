@@ -74,7 +74,7 @@ func (s *Store) Spend(ctx context.Context, r quota.Request) (quota.Decision, err
 	if err != nil {
 		return quota.Decision{}, err
 	}
-	keys := []string{key(s.namespace, r.Scope, r.Identity)}
+	keys := keys(s.namespace, r)
 	now := r.Now
 	if now.IsZero() {
 		now = s.clock().Add(time.Duration(s.ahead.Load()) * time.Microsecond)

@@ -13,6 +13,19 @@ func key(namespace, scope string, id quota.Identity) string {
 	return namespace + ":" + scope + ":{" + string(id) + "}"
 }
 
+// keys are KEYS of spend.lua: the identity's hash, and a log for each sliding_log
+// of the policy.
+func keys(namespace string, r quota.Request) []string {
+	hash := key(namespace, r.Scope, r.Identity)
+	all := []string{hash}
+	for _, rule := range r.Policy.Rules() {
+		if rule.Limit.Algorithm == quota.SlidingLog {
+			all = append(all, hash+":"+rule.Limit.Name)
+		}
+	}
+	return all
+}
+
 // arguments are ARGV of spend.lua.
 func arguments(r quota.Request, around time.Time) []any {
 	rules := r.Policy.Rules()
@@ -23,9 +36,18 @@ func arguments(r quota.Request, around time.Time) []any {
 		args = append(args, r.Now.UnixMicro())
 	}
 	args = append(args, r.Cost, len(rules))
+	logs := 1 // of KEYS that were given out
 	for _, rule := range rules {
 		own := rule.Arguments(around.UnixMicro())
-		args = append(args, rule.Limit.Name, rule.Shape, rule.Limit.Limit, len(own))
+		count := len(own)
+		if rule.Limit.Algorithm == quota.SlidingLog {
+			count++
+		}
+		args = append(args, rule.Limit.Name, rule.Shape, rule.Capacity(), count)
+		if rule.Limit.Algorithm == quota.SlidingLog {
+			logs++
+			args = append(args, logs)
+		}
 		for _, n := range own {
 			args = append(args, n)
 		}
@@ -74,7 +96,7 @@ func (r reply) decision(rules []quota.Rule) quota.Decision {
 		own := r.standings[perLimit*i : perLimit*(i+1)]
 		s := quota.Standing{
 			Name:       rule.Limit.Name,
-			Limit:      rule.Limit.Limit,
+			Limit:      rule.Capacity(),
 			RetryAfter: time.Duration(own[0]) * time.Microsecond,
 			Remaining:  own[1],
 			Reset:      time.Duration(own[2]) * time.Microsecond,

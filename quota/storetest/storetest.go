@@ -4,6 +4,7 @@ package storetest
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -68,12 +69,13 @@ func (c table) run(t *testing.T, store quota.Store) {
 		if s.limits != nil {
 			limits = s.limits
 		}
-		d := spend(t, store, policy(t, limits...), s.at, s.cost)
+		p := policy(t, limits...)
+		d := spend(t, store, p, s.at, s.cost)
 		got := make([]standing, len(d.Limits))
 		for j, l := range d.Limits {
 			got[j] = standing{l.Remaining, l.Reset, l.RetryAfter}
-			if l.Name != limits[j].Name || l.Limit != limits[j].Limit {
-				t.Errorf("step %d: limit %d is %s of %d, want %s of %d", i, j, l.Name, l.Limit, limits[j].Name, limits[j].Limit)
+			if want := p.Rules()[j]; l.Name != want.Limit.Name || l.Limit != want.Capacity() {
+				t.Errorf("step %d: limit %d is %s of %d, want %s of %d", i, j, l.Name, l.Limit, want.Limit.Name, want.Capacity())
 			}
 		}
 		if d.State != s.state || fmt.Sprint(got) != fmt.Sprint(s.want) {
@@ -105,17 +107,18 @@ func policy(t testing.TB, limits ...quota.Limit) *quota.Policy {
 	return p
 }
 
+var steps = flag.Int("steps", 4000, "steps of the random traces that are compared")
+
 // traces walks random requests through random policies, and asks the store and
 // the pure functions the same questions.
 func traces(t *testing.T, store quota.Store) {
-	const steps = 4000
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	held := map[string]quota.Counter{}
 	now := start
 	var p *quota.Policy
-	for i := range steps {
+	for i := range *steps {
 		if p == nil || random.IntN(40) == 0 {
 			p = policy(t, randomLimits(random)...)
 		}
@@ -130,17 +133,30 @@ func traces(t *testing.T, store quota.Store) {
 			t.Fatalf("seed %d, step %d, at %v, cost %d:\nstore gives %v\n     want %v\nheld %v", seed, i, now, cost, got, want, held)
 		}
 	}
+	t.Logf("%d steps compared, no difference", *steps)
 }
 
 func randomLimits(random *rand.Rand) []quota.Limit {
 	names := []string{"a", "b", "c"}[:1+random.IntN(3)]
-	windows := []quota.Window{quota.Per(sec), quota.Per(90 * ms), quota.Per(time.Minute),
+	windows := []quota.Window{quota.Per(sec), quota.Per(90 * ms), quota.Per(7 * sec), quota.Per(time.Minute),
 		quota.PerUnit(quota.Second), quota.PerUnit(quota.Minute), quota.PerUnit(quota.Hour), quota.PerUnit(quota.Day), quota.PerUnit(quota.Month)}
 	var limits []quota.Limit
 	for _, name := range names {
-		l := quota.Limit{Name: name, Limit: 1 + random.Int64N(12), Window: windows[random.IntN(len(windows))], Align: quota.Aligns[random.IntN(2)]}
-		if l.Window.Unit != "" {
-			l.Timezone = []string{"UTC", "Asia/Kathmandu", "America/New_York"}[random.IntN(3)]
+		l := quota.Limit{Name: name, Limit: 1 + random.Int64N(12), Algorithm: quota.Algorithms[random.IntN(len(quota.Algorithms))]}
+		switch l.Algorithm {
+		case quota.FixedWindow:
+			l.Window, l.Align = windows[random.IntN(len(windows))], quota.Aligns[random.IntN(2)]
+			if l.Window.Unit != "" {
+				l.Timezone = []string{"UTC", "Asia/Kathmandu", "America/New_York"}[random.IntN(3)]
+			}
+		default:
+			l.Window = windows[random.IntN(len(windows)-1)]
+		}
+		switch l.Algorithm {
+		case quota.LeakyBucket, quota.TokenBucket, quota.GCRA:
+			l.Burst = 1 + random.Int64N(12)
+		case quota.SlidingWindow:
+			l.Buckets = []int{1, 2, 5, 10}[random.IntN(4)]
 		}
 		limits = append(limits, l)
 	}

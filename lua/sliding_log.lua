@@ -1,0 +1,79 @@
+-- sliding_log: remembers every charge for the length of the window, and is exact:
+-- a unit is back exactly one window after it was charged. Refused requests are
+-- not remembered. Memory grows with the number of charges.
+--
+-- Arguments  2: number n of the log's key in KEYS, length of the window in µs
+-- Keys       KEYS[n]: sorted set, an entry for each charge; the score is its
+--            moment in µs, the member "number:cost", so that entries of the same
+--            moment differ
+-- Counter
+--   until    when the latest charge leaves the window
+--   entries  in the log
+--   used     the sum of their costs
+--   number   of the latest entry
+-- A log that does not have as many entries as the counter says, or whose latest
+-- charge is more than a window ahead, is unreadable and begins anew.
+
+algorithms.sliding_log = function(counter, limit, cost, now, args)
+  local log, window = args[1], args[2]
+  local start = string.format('%.0f', now - window) -- what was charged by then has left
+
+  local entries, used, number, latest, unreadable = 0, 0, 0, 0, false
+  local gone = 0
+  if counter then
+    local count = redis.pcall('ZCARD', KEYS[log])
+    unreadable = #counter.values ~= 3 or counter.values[1] < 0 or counter.values[2] < 0
+      or counter.expires > now + 2 * window or count ~= counter.values[1]
+    if not unreadable then
+      entries, used, number = counter.values[1], counter.values[2], counter.values[3]
+      latest = counter.expires - window
+      for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[log], '-inf', start)) do
+        gone = gone + 1
+        used = used - tonumber(string.match(member, ':(%d+)$'))
+      end
+      if gone == entries then
+        latest = 0
+      end
+    end
+  end
+
+  local function standing(sum, newest)
+    return { remaining = math.max(0, limit - sum), reset = sum > 0 and newest + window - now or 0 }
+  end
+  local retry, over = 0, used + cost - limit
+  if cost > limit then
+    retry = -1
+  elseif cost > 0 and over > 0 then
+    -- Every entry gives back at least one unit, so that `over` of them will do.
+    local oldest = redis.call('ZRANGE', KEYS[log], gone, gone + over - 1, 'WITHSCORES')
+    for i = 1, #oldest, 2 do
+      over = over - tonumber(string.match(oldest[i], ':(%d+)$'))
+      if over <= 0 then
+        retry = tonumber(oldest[i + 1]) + window - now
+        break
+      end
+    end
+  end
+
+  local before = standing(used, latest)
+  if cost == 0 then
+    return { retry = 0, before = before, after = before, unreadable = unreadable }
+  end
+  local newest = math.max(latest, now)
+  return {
+    retry = retry,
+    before = before,
+    after = standing(used + cost, newest),
+    charged = { expires = newest + window, values = { entries - gone + 1, used + cost, number + 1 } },
+    unreadable = unreadable,
+    write = function(expire)
+      if entries == 0 then
+        redis.call('DEL', KEYS[log])
+      elseif gone > 0 then
+        redis.call('ZREMRANGEBYSCORE', KEYS[log], '-inf', start)
+      end
+      redis.call('ZADD', KEYS[log], string.format('%.0f', now), string.format('%.0f:%.0f', number + 1, cost))
+      expire(log, newest + window)
+    end,
+  }
+end

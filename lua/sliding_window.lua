@@ -1,0 +1,74 @@
+-- sliding_window: counts in buckets, of which the window spans a fixed number:
+-- the present one and those before it. Constant memory; never more than `limit`
+-- units in a window that ends with a bucket. Buckets begin at multiples of their
+-- length since the epoch.
+--
+-- Arguments  2: number of buckets, length of one in µs
+-- Counter
+--   until    when the latest bucket leaves the window
+--   units…   those of each bucket, the latest first
+-- A clock that stepped back charges the latest bucket on; one that is more than a
+-- window behind it is unreadable.
+
+algorithms.sliding_window = function(counter, limit, cost, now, args)
+  local buckets, length = args[1], args[2]
+  local index = (now - math.fmod(now, length)) / length
+  local units = {} -- [1] is the latest
+  for i = 1, buckets do
+    units[i] = 0
+  end
+
+  local unreadable = false
+  if counter then
+    local latest = counter.expires / length - buckets
+    unreadable = #counter.values ~= buckets or math.fmod(counter.expires, length) ~= 0 or latest > index + buckets
+    for _, n in ipairs(counter.values) do
+      unreadable = unreadable or n < 0 or n > 1000000000000
+    end
+    if not unreadable then
+      local age = math.max(0, index - latest)
+      index = math.max(index, latest)
+      for i = 1, buckets - age do
+        units[i + age] = counter.values[i]
+      end
+    end
+  end
+  local function leaves(i) -- when the i-th latest bucket leaves the window
+    return (index - i + 1 + buckets) * length
+  end
+
+  local used, reset = 0, 0
+  for i = buckets, 1, -1 do
+    used = used + units[i]
+    if units[i] > 0 then
+      reset = leaves(i) - now
+    end
+  end
+  local before = { remaining = math.max(0, limit - used), reset = reset }
+
+  local retry, over = 0, used + cost - limit
+  if cost > limit then
+    retry = -1
+  elseif cost > 0 and over > 0 then
+    -- The oldest buckets leave the window first.
+    for i = buckets, 1, -1 do
+      over = over - units[i]
+      if over <= 0 then
+        retry = leaves(i) - now
+        break
+      end
+    end
+  end
+
+  if cost == 0 then
+    return { retry = 0, before = before, after = before, unreadable = unreadable }
+  end
+  units[1] = units[1] + cost
+  return {
+    retry = retry,
+    before = before,
+    after = { remaining = math.max(0, limit - used - cost), reset = leaves(1) - now },
+    charged = { expires = leaves(1), values = units },
+    unreadable = unreadable,
+  }
+end

@@ -1,0 +1,97 @@
+package quota
+
+// slidingWindow counts in buckets, of which the window spans a fixed number: the
+// present one and those before it. It trades exactness for constant memory: never
+// more than limit units pass in a window that ends with a bucket, and up to one
+// bucket's worth more in one that does not. More buckets come closer to the log.
+//
+// The counter's values are the buckets' units, the latest first; the latest
+// bucket ends its time in the window at the counter's Until. Buckets begin at
+// multiples of their length since the Unix epoch. The script is
+// lua/sliding_window.lua.
+type slidingWindow struct {
+	shape   string
+	limit   int64
+	buckets int64
+	length  int64 // of a bucket, µs
+}
+
+func newSlidingWindow(l Limit, shape string) (algorithm, *FieldError) {
+	window, buckets := l.Window.micros(), int64(l.Buckets)
+	if window%buckets != 0 {
+		return nil, &FieldError{"buckets", l.Buckets, "must divide the window into whole microseconds"}
+	}
+	return slidingWindow{shape, l.Limit, buckets, window / buckets}, nil
+}
+
+func (w slidingWindow) decide(held Counter, now, cost int64) verdict {
+	// Buckets are numbered from the epoch. A clock that stepped back charges the
+	// latest bucket on.
+	index := now / w.length
+	units := make([]int64, w.buckets) // the latest first
+	restart := false
+	if held.Shape == w.shape {
+		latest := held.Until/w.length - w.buckets
+		switch {
+		case !w.readable(held, index):
+			restart = true
+		case latest >= index:
+			index = latest
+			copy(units, held.Values)
+		case index-latest < w.buckets:
+			copy(units[index-latest:], held.Values)
+		}
+	}
+
+	var used int64
+	for _, n := range units {
+		used += n
+	}
+	v := verdict{before: w.standing(units, used, index, now), restart: restart}
+	switch over := used + cost - w.limit; {
+	case cost > w.limit:
+		v.before.RetryAfter = Never
+	case cost > 0 && over > 0:
+		// The oldest buckets leave the window first.
+		for age := w.buckets - 1; age >= 0; age-- {
+			if over -= units[age]; over <= 0 {
+				v.before.RetryAfter = micros(w.leaves(index-age) - now)
+				break
+			}
+		}
+	}
+	units[0] += cost
+	v.after = w.standing(units, used+cost, index, now)
+	v.charged = Counter{Shape: w.shape, Until: w.leaves(index), Values: units}
+	return v
+}
+
+func (w slidingWindow) readable(held Counter, index int64) bool {
+	if int64(len(held.Values)) != w.buckets || held.Until%w.length != 0 || held.Until/w.length-w.buckets > index+w.buckets {
+		return false
+	}
+	for _, n := range held.Values {
+		if n < 0 || n > MaxLimit {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves is when a bucket leaves the window.
+func (w slidingWindow) leaves(index int64) int64 { return (index + w.buckets) * w.length }
+
+func (w slidingWindow) standing(units []int64, used, index, now int64) Standing {
+	s := Standing{Limit: w.limit, Remaining: max(0, w.limit-used)}
+	for age, n := range units {
+		if n > 0 {
+			s.Reset = micros(w.leaves(index-int64(age)) - now)
+			break
+		}
+	}
+	return s
+}
+
+func (w slidingWindow) arguments(int64) []int64 { return []int64{w.buckets, w.length} }
+
+func (w slidingWindow) capacity() int64 { return w.limit }
