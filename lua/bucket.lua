@@ -51,10 +51,12 @@ algorithms.leaky_bucket = function(counter, limit, cost, now, args)
   local lag = at - now
   local function standing(parts)
     local room = limit * micros - parts
-    return {
-      remaining = room > 0 and (room - math.fmod(room, micros)) / micros or 0,
-      reset = parts > 0 and pay_off(parts) + lag or 0,
-    }
+    local remaining = room > 0 and (room - math.fmod(room, micros)) / micros or 0
+    if parts == 0 then
+      return { remaining = remaining, next = 0, reset = 0 }
+    end
+    local surplus = math.max(0, parts - (limit - remaining - 1) * micros)
+    return { remaining = remaining, next = pay_off(surplus) + lag, reset = pay_off(parts) + lag }
   end
   if cost > limit then
     return { retry = -1, before = standing(level), unreadable = unreadable }

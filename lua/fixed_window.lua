@@ -48,7 +48,8 @@ algorithms.fixed_window = function(counter, limit, cost, now, args)
   end
 
   local function standing(units)
-    return { remaining = math.max(0, limit - units), reset = units > 0 and ends - now or 0 }
+    local left = units > 0 and ends - now or 0
+    return { remaining = math.max(0, limit - units), next = left, reset = left }
   end
   return {
     retry = retry,

@@ -33,7 +33,9 @@ algorithms.gcra = function(counter, limit, cost, now, args)
 
   local function standing(parts)
     local room = limit * micros - parts
-    return { remaining = room > 0 and (room - math.fmod(room, micros)) / micros or 0, reset = pay_off(parts) }
+    local remaining = room > 0 and (room - math.fmod(room, micros)) / micros or 0
+    local surplus = math.max(0, parts - (limit - remaining - 1) * micros)
+    return { remaining = remaining, next = parts > 0 and pay_off(surplus) or 0, reset = pay_off(parts) }
   end
   if cost > limit then
     return { retry = -1, before = standing(debt), unreadable = unreadable }

@@ -37,25 +37,29 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
     end
   end
 
-  local function standing(sum, newest)
-    return { remaining = math.max(0, limit - sum), reset = sum > 0 and newest + window - now or 0 }
+  -- freed is the time until so many units have left the window, the oldest first.
+  -- Every entry gives back at least one, so that as many entries will do.
+  local function freed(wanted)
+    local oldest = redis.call('ZRANGE', KEYS[log], gone, gone + wanted - 1, 'WITHSCORES')
+    for i = 1, #oldest, 2 do
+      wanted = wanted - tonumber(string.match(oldest[i], ':(%d+)$'))
+      if wanted <= 0 then
+        return tonumber(oldest[i + 1]) + window - now
+      end
+    end
   end
+  local function standing(sum, newest, next)
+    return { remaining = math.max(0, limit - sum), next = next, reset = sum > 0 and newest + window - now or 0 }
+  end
+
   local retry, over = 0, used + cost - limit
   if cost > limit then
     retry = -1
   elseif cost > 0 and over > 0 then
-    -- Every entry gives back at least one unit, so that `over` of them will do.
-    local oldest = redis.call('ZRANGE', KEYS[log], gone, gone + over - 1, 'WITHSCORES')
-    for i = 1, #oldest, 2 do
-      over = over - tonumber(string.match(oldest[i], ':(%d+)$'))
-      if over <= 0 then
-        retry = tonumber(oldest[i + 1]) + window - now
-        break
-      end
-    end
+    retry = freed(over)
   end
-
-  local before = standing(used, latest)
+  local next = used > 0 and freed(math.max(1, used - limit + 1)) or 0
+  local before = standing(used, latest, next)
   if cost == 0 then
     return { retry = 0, before = before, after = before, unreadable = unreadable }
   end
@@ -63,7 +67,7 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
   return {
     retry = retry,
     before = before,
-    after = standing(used + cost, newest),
+    after = standing(used + cost, newest, used > 0 and math.min(next, window) or window),
     charged = { expires = newest + window, values = { entries - gone + 1, used + cost, number + 1 } },
     unreadable = unreadable,
     write = function(expire)

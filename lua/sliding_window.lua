@@ -37,29 +37,39 @@ algorithms.sliding_window = function(counter, limit, cost, now, args)
     return (index - i + 1 + buckets) * length
   end
 
-  local used, reset = 0, 0
-  for i = buckets, 1, -1 do
-    used = used + units[i]
-    if units[i] > 0 then
-      reset = leaves(i) - now
-    end
-  end
-  local before = { remaining = math.max(0, limit - used), reset = reset }
-
-  local retry, over = 0, used + cost - limit
-  if cost > limit then
-    retry = -1
-  elseif cost > 0 and over > 0 then
-    -- The oldest buckets leave the window first.
+  -- freed is the time until so many units have left the window, the oldest
+  -- buckets first.
+  local function freed(wanted)
     for i = buckets, 1, -1 do
-      over = over - units[i]
-      if over <= 0 then
-        retry = leaves(i) - now
-        break
+      wanted = wanted - units[i]
+      if wanted <= 0 then
+        return leaves(i) - now
       end
     end
   end
+  local function standing()
+    local used, reset = 0, 0
+    for i = buckets, 1, -1 do
+      used = used + units[i]
+      if units[i] > 0 then
+        reset = leaves(i) - now
+      end
+    end
+    return {
+      used = used,
+      remaining = math.max(0, limit - used),
+      next = used > 0 and freed(math.max(1, used - limit + 1)) or 0,
+      reset = reset,
+    }
+  end
 
+  local before = standing()
+  local retry, over = 0, before.used + cost - limit
+  if cost > limit then
+    retry = -1
+  elseif cost > 0 and over > 0 then
+    retry = freed(over)
+  end
   if cost == 0 then
     return { retry = 0, before = before, after = before, unreadable = unreadable }
   end
@@ -67,7 +77,7 @@ algorithms.sliding_window = function(counter, limit, cost, now, args)
   return {
     retry = retry,
     before = before,
-    after = { remaining = math.max(0, limit - used - cost), reset = leaves(1) - now },
+    after = standing(),
     charged = { expires = leaves(1), values = units },
     unreadable = unreadable,
   }

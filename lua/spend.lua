@@ -23,6 +23,7 @@
 --      then for each limit
 --        retry: 0 it lets the request pass, else µs until it would; -1 never
 --        remaining: units
+--        next: µs until more than that remains
 --        reset: µs until the limit is full again if nothing more is charged
 
 local now = tonumber(ARGV[1])
@@ -152,6 +153,7 @@ for _, verdict in ipairs(verdicts) do
   local standing = passed and verdict.after or verdict.before
   reply[#reply + 1] = verdict.retry
   reply[#reply + 1] = standing.remaining
+  reply[#reply + 1] = standing.next
   reply[#reply + 1] = standing.reset
 end
 return reply

@@ -53,9 +53,9 @@ type Standing struct {
 	Limit int64
 	// Remaining is what can be spent at once now; never negative.
 	Remaining int64
-	// Reset is the time until the limit is full again if nothing more is
-	// charged; 0 when it is full.
-	Reset time.Duration
+	// Next is the time until more than Remaining can be spent, and Reset until
+	// the limit is full again, if nothing more is charged; 0 when it is full.
+	Next, Reset time.Duration
 	// RetryAfter is the time until the refused cost would pass, if nothing more
 	// is charged: 0 when this limit did not refuse, Never when it never will.
 	RetryAfter time.Duration

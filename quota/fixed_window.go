@@ -67,7 +67,7 @@ func (w fixedWindow) decide(held Counter, now, cost int64) verdict {
 func (w fixedWindow) standing(used, left int64) Standing {
 	s := Standing{Limit: w.limit, Remaining: max(0, w.limit-used)}
 	if used > 0 {
-		s.Reset = micros(left)
+		s.Next, s.Reset = micros(left), micros(left)
 	}
 	return s
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -125,58 +126,119 @@ func TestShape(t *testing.T) {
 	}
 }
 
-// What holds for every policy, along random traces.
+// What holds for every algorithm, along random traces: a peek changes nothing,
+// what is refused is not charged, retry and next are exact to the microsecond,
+// and remaining can be spent.
 func TestDecideProperties(t *testing.T) {
-	for seed := range uint64(200) {
-		random := rand.New(rand.NewPCG(seed, 7))
-		policy, err := NewPolicy(
-			Limit{Name: "a", Limit: 1 + random.Int64N(9), Window: Per(time.Duration(1+random.IntN(2000)) * time.Millisecond)},
-			Limit{Name: "b", Limit: 1 + random.Int64N(20), Window: PerUnit(Minute), Align: Calendar},
-		)
-		if err != nil {
-			t.Fatal(err)
+	for _, a := range Algorithms {
+		t.Run(string(a), func(t *testing.T) {
+			for seed := range uint64(60) {
+				properties(t, a, rand.New(rand.NewPCG(seed, 7)))
+			}
+		})
+	}
+}
+
+func properties(t *testing.T, a Algorithm, random *rand.Rand) {
+	t.Helper()
+	l := Limit{Name: "a", Algorithm: a, Limit: 1 + random.Int64N(9), Window: Per(time.Duration(1+random.IntN(200)) * 10 * time.Millisecond)}
+	if slices.Contains(bursting, a) {
+		l.Burst = 1 + random.Int64N(9)
+	}
+	other := Limit{Name: "b", Limit: 1 + random.Int64N(20), Window: PerUnit(Minute), Align: Calendar}
+	policy, err := NewPolicy(l, other)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string]Counter{}
+	now := int64(1_600_000_000_000_000)
+	var charges [][2]int64 // moments and costs
+	for range 200 {
+		now += random.Int64N(400_000)
+		cost := random.Int64N(4)
+		d, after := policy.Decide(held, now, cost)
+		peek, wrote := policy.Decide(held, now, 0)
+		if wrote != nil || peek.State == OverQuota {
+			t.Fatalf("a peek gave %v and wrote %v", peek, wrote)
 		}
-		held := map[string]Counter{}
-		now := int64(1_600_000_000_000_000)
-		charged := map[string]map[int64]int64{"a": {}, "b": {}} // by the window's end
-		for range 300 {
-			now += random.Int64N(400_000)
-			cost := random.Int64N(4)
-			d, after := policy.Decide(held, now, cost)
-			if peek, wrote := policy.Decide(held, now, 0); wrote != nil || peek.State == OverQuota {
-				t.Fatalf("seed %d: a peek gave %v and wrote %v", seed, peek, wrote)
+		for i, s := range peek.Limits {
+			if s.Remaining < 0 || s.Remaining > s.Limit || s.Reset < s.Next || (s.Next == 0) != (s.Remaining == s.Limit && s.Reset == 0) {
+				t.Fatalf("%+v", s)
 			}
-			for _, s := range d.Limits {
-				if s.Remaining < 0 || s.Remaining > s.Limit || s.Reset < 0 {
-					t.Fatalf("seed %d: %v", seed, d)
+			if s.Next > 0 {
+				if early, _ := policy.Decide(held, now+s.Next.Microseconds()-1, 0); early.Limits[i].Remaining > s.Remaining {
+					t.Fatalf("%+v, and more before: %+v", s, early.Limits[i])
+				}
+				if late, _ := policy.Decide(held, now+s.Next.Microseconds(), 0); late.Limits[i].Remaining <= s.Remaining {
+					t.Fatalf("%+v, and no more then: %+v", s, late.Limits[i])
 				}
 			}
-			if d.State == OverQuota {
-				if after != nil {
-					t.Fatalf("seed %d: refused and charged %v", seed, after)
-				}
-				if retry := d.RetryAfter(); retry == Never {
-					if cost <= policy.rules[0].Limit.Limit && cost <= policy.rules[1].Limit.Limit {
-						t.Fatalf("seed %d: cost %d never passes: %v", seed, cost, d)
-					}
-				} else {
-					if early, _ := policy.Decide(held, now+retry.Microseconds()-1, cost); early.State != OverQuota {
-						t.Fatalf("seed %d: passes before %v: %v", seed, retry, early)
-					}
-					if late, _ := policy.Decide(held, now+retry.Microseconds(), cost); late.State == OverQuota {
-						t.Fatalf("seed %d: refused after %v: %v", seed, retry, late)
-					}
-				}
-				continue
+			if full, _ := policy.Decide(held, now+s.Reset.Microseconds(), 0); full.Limits[i].Remaining != s.Limit {
+				t.Fatalf("%+v, and not full then: %+v", s, full.Limits[i])
 			}
-			maps.Copy(held, after)
-			for name, counter := range after {
-				charged[name][counter.Until] += cost
-				for _, r := range policy.rules {
-					if total := charged[name][counter.Until]; r.Limit.Name == name && total > r.Limit.Limit {
-						t.Fatalf("seed %d: %s charged %d of %d in one window", seed, name, total, r.Limit.Limit)
-					}
+		}
+		if room := min(peek.Limits[0].Remaining, peek.Limits[1].Remaining); room > 0 {
+			if all, _ := policy.Decide(held, now, room); all.State != HitQuota {
+				t.Fatalf("%d remain, and cannot be spent: %+v", room, all)
+			}
+			if more, _ := policy.Decide(held, now, room+1); more.State != OverQuota {
+				t.Fatalf("%d remain, and one more can be spent: %+v", room, more)
+			}
+		}
+		if d.State == OverQuota {
+			if after != nil {
+				t.Fatalf("refused and charged %v", after)
+			}
+			if retry := d.RetryAfter(); retry == Never {
+				if cost <= policy.rules[0].Capacity() && cost <= policy.rules[1].Capacity() {
+					t.Fatalf("cost %d never passes: %v", cost, d)
 				}
+			} else {
+				if early, _ := policy.Decide(held, now+retry.Microseconds()-1, cost); early.State != OverQuota {
+					t.Fatalf("passes before %v: %v", retry, early)
+				}
+				if late, _ := policy.Decide(held, now+retry.Microseconds(), cost); late.State == OverQuota {
+					t.Fatalf("refused after %v: %v", retry, late)
+				}
+			}
+			continue
+		}
+		maps.Copy(held, after)
+		if cost > 0 {
+			charges = append(charges, [2]int64{now, cost})
+		}
+	}
+	neverTooMuch(t, policy.rules[0], charges)
+}
+
+// neverTooMuch adds up the charges of every stretch of time that the algorithm
+// promises to keep.
+func neverTooMuch(t *testing.T, r Rule, charges [][2]int64) {
+	t.Helper()
+	window := r.Limit.Window.micros()
+	for i := range charges {
+		var sum int64
+		for j := i; j < len(charges); j++ {
+			sum += charges[j][1]
+			from, to := charges[i][0], charges[j][0]
+			most := r.Limit.Limit
+			switch r.Limit.Algorithm {
+			case FixedWindow: // a window begins at some charge, so two can meet
+				most *= 2 + (to-from)/window
+			case SlidingWindow:
+				bucket := window / int64(r.Limit.Buckets)
+				if to/bucket-from/bucket >= int64(r.Limit.Buckets) {
+					continue // not within one window that ends with a bucket
+				}
+			case SlidingLog:
+				if to-from >= window {
+					continue
+				}
+			default: // the burst, and what came back meanwhile
+				most = r.Capacity() + (to-from)*r.Limit.Limit/window
+			}
+			if sum > most {
+				t.Fatalf("%s: %d passed in %d µs, where %d may", r.Limit.Algorithm, sum, to-from, most)
 			}
 		}
 	}

@@ -42,6 +42,10 @@ func (r rate) standing(burst, parts int64) Standing {
 	if room := burst*r.micros - parts; room > 0 {
 		s.Remaining = room / r.micros
 	}
+	s.Next = micros(r.payOff(max(0, parts-(burst-s.Remaining-1)*r.micros)))
+	if parts == 0 {
+		s.Next = 0
+	}
 	return s
 }
 
@@ -63,7 +67,7 @@ func (r rate) verdict(burst, parts, cost int64) (v verdict, owed int64) {
 // wait puts off what drains by a time in microseconds: that which a clock that
 // stepped back needs to be where it was.
 func (v *verdict) wait(lag int64) {
-	for _, d := range []*time.Duration{&v.before.Reset, &v.before.RetryAfter, &v.after.Reset} {
+	for _, d := range []*time.Duration{&v.before.Next, &v.before.Reset, &v.before.RetryAfter, &v.after.Next, &v.after.Reset} {
 		if *d > 0 {
 			*d += micros(lag)
 		}

@@ -1,6 +1,9 @@
 package quota
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // slidingLog remembers every charge for the length of the window, and is exact:
 // a unit is back exactly one window after it was charged. Refused requests are
@@ -34,29 +37,20 @@ func (w slidingLog) decide(held Counter, now, cost int64) verdict {
 			}
 		}
 	}
-	var used, latest int64
-	for i := 0; i < len(entries); i += 2 {
-		used += entries[i+1]
-		latest = max(latest, entries[i])
-	}
-
-	v := verdict{before: w.standing(used, latest, now), after: w.standing(used+cost, max(latest, now), now), restart: restart}
+	charged := insert(entries, now, cost)
+	used := sum(entries)
+	v := verdict{before: w.standing(entries, now), after: w.standing(charged, now), restart: restart}
 	switch over := used + cost - w.limit; {
 	case cost > w.limit:
 		v.before.RetryAfter = Never
 	case cost > 0 && over > 0:
-		for i := 0; i < len(entries); i += 2 {
-			if over -= entries[i+1]; over <= 0 {
-				v.before.RetryAfter = micros(entries[i] + w.window - now)
-				break
-			}
-		}
+		v.before.RetryAfter = w.freed(entries, over, now)
 	}
-	if cost > 0 {
-		v.charged = Counter{Shape: w.shape, Until: max(latest, now) + w.window, Values: insert(entries, now, cost)}
-	} else {
+	if cost == 0 {
 		v.after = v.before
+		return v
 	}
+	v.charged = Counter{Shape: w.shape, Until: charged[len(charged)-2] + w.window, Values: charged}
 	return v
 }
 
@@ -70,12 +64,30 @@ func insert(entries []int64, at, cost int64) []int64 {
 	return slices.Insert(slices.Clone(entries), i, at, cost)
 }
 
-func (w slidingLog) standing(used, latest, now int64) Standing {
+func sum(entries []int64) (units int64) {
+	for i := 1; i < len(entries); i += 2 {
+		units += entries[i]
+	}
+	return units
+}
+
+func (w slidingLog) standing(entries []int64, now int64) Standing {
+	used := sum(entries)
 	s := Standing{Limit: w.limit, Remaining: max(0, w.limit-used)}
 	if used > 0 {
-		s.Reset = micros(latest + w.window - now)
+		s.Next = w.freed(entries, max(1, used-w.limit+1), now)
+		s.Reset = micros(entries[len(entries)-2] + w.window - now)
 	}
 	return s
+}
+
+// freed is the time until so many units have left the window, the oldest first.
+func (w slidingLog) freed(entries []int64, wanted, now int64) time.Duration {
+	i := 0
+	for wanted -= entries[1]; wanted > 0; wanted -= entries[i+1] {
+		i += 2
+	}
+	return micros(entries[i] + w.window - now)
 }
 
 func (w slidingLog) arguments(int64) []int64 { return []int64{w.window} }

@@ -1,5 +1,7 @@
 package quota
 
+import "time"
+
 // slidingWindow counts in buckets, of which the window spans a fixed number: the
 // present one and those before it. It trades exactness for constant memory: never
 // more than limit units pass in a window that ends with a bucket, and up to one
@@ -52,13 +54,7 @@ func (w slidingWindow) decide(held Counter, now, cost int64) verdict {
 	case cost > w.limit:
 		v.before.RetryAfter = Never
 	case cost > 0 && over > 0:
-		// The oldest buckets leave the window first.
-		for age := w.buckets - 1; age >= 0; age-- {
-			if over -= units[age]; over <= 0 {
-				v.before.RetryAfter = micros(w.leaves(index-age) - now)
-				break
-			}
-		}
+		v.before.RetryAfter = w.freed(units, over, index, now)
 	}
 	units[0] += cost
 	v.after = w.standing(units, used+cost, index, now)
@@ -86,10 +82,21 @@ func (w slidingWindow) standing(units []int64, used, index, now int64) Standing 
 	for age, n := range units {
 		if n > 0 {
 			s.Reset = micros(w.leaves(index-int64(age)) - now)
+			s.Next = w.freed(units, max(1, used-w.limit+1), index, now)
 			break
 		}
 	}
 	return s
+}
+
+// freed is the time until so many units have left the window, the oldest buckets
+// first.
+func (w slidingWindow) freed(units []int64, wanted, index, now int64) time.Duration {
+	age := w.buckets - 1
+	for wanted -= units[age]; wanted > 0; wanted -= units[age] {
+		age--
+	}
+	return micros(w.leaves(index-age) - now)
 }
 
 func (w slidingWindow) arguments(int64) []int64 { return []int64{w.buckets, w.length} }

@@ -335,10 +335,10 @@ func TestRule6RepliesAreFlatIntegers(t *testing.T) {
 		cost, start int64
 		want        []int64
 	}{
-		{2, now, []int64{1, now, 0, 0, 999_999_999_998, hour, 0, 3, hour}},
-		{0, now, []int64{1, now, 0, 0, 999_999_999_998, hour, 0, 3, hour}},
-		{4, now, []int64{0, now, 0, 0, 999_999_999_998, hour, hour, 3, hour}},
-		{6, now, []int64{0, now, 0, 0, 999_999_999_998, hour, -1, 3, hour}},
+		{2, now, []int64{1, now, 0, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
+		{0, now, []int64{1, now, 0, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
+		{4, now, []int64{0, now, 0, 0, 999_999_999_998, hour, hour, hour, 3, hour, hour}},
+		{6, now, []int64{0, now, 0, 0, 999_999_999_998, hour, hour, -1, 3, hour, hour}},
 		{1, now + 9*hour, []int64{-1, now}},
 		{1, now - 9*hour, []int64{-1, now}},
 	} {

@@ -66,7 +66,7 @@ type reply struct {
 
 const (
 	header   = 3
-	perLimit = 3 // retry, remaining, reset
+	perLimit = 4 // retry, remaining, next, reset
 )
 
 // decode checks the numbers against the contract in spend.lua.
@@ -79,9 +79,8 @@ func decode(numbers []int64, limits int) (reply, error) {
 	}
 	r := reply{passed: numbers[0] == 1, now: numbers[1], restarted: numbers[2], standings: numbers[header:]}
 	for i := 0; i < len(r.standings); i += perLimit {
-		if retry, remaining, reset := r.standings[i], r.standings[i+1], r.standings[i+2]; retry < -1 || remaining < 0 || reset < 0 {
-			return reply{}, fmt.Errorf("reply %v: limit %d: retry %d, remaining %d and reset %d must not be below -1, 0 and 0",
-				numbers, i/perLimit+1, retry, remaining, reset)
+		if s := r.standings[i : i+perLimit]; s[0] < -1 || min(s[1], s[2], s[3]) < 0 {
+			return reply{}, fmt.Errorf("reply %v: limit %d: retry must not be below -1, remaining, next and reset not below 0", numbers, i/perLimit+1)
 		}
 	}
 	return r, nil
@@ -99,7 +98,8 @@ func (r reply) decision(rules []quota.Rule) quota.Decision {
 			Limit:      rule.Capacity(),
 			RetryAfter: time.Duration(own[0]) * time.Microsecond,
 			Remaining:  own[1],
-			Reset:      time.Duration(own[2]) * time.Microsecond,
+			Next:       time.Duration(own[2]) * time.Microsecond,
+			Reset:      time.Duration(own[3]) * time.Microsecond,
 		}
 		if own[0] == -1 {
 			s.RetryAfter = quota.Never
