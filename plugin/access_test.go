@@ -191,15 +191,15 @@ const twoLimits = `"consumer_id":"a","limits":[{"name":"burst","limit":10,"windo
 
 func passing(remaining int64) quota.Decision {
 	return quota.Decision{State: quota.Allowed, Limits: []quota.Standing{
-		{Name: "burst", Limit: 10, Remaining: 9, Reset: 400 * time.Millisecond},
-		{Name: "daily", Limit: 100, Remaining: remaining, Reset: 3600*time.Second - 1},
+		{Name: "burst", Limit: 10, Remaining: 9, Next: 400 * time.Millisecond, Reset: 400 * time.Millisecond},
+		{Name: "daily", Limit: 100, Remaining: remaining, Next: 3600*time.Second - 1, Reset: 3600*time.Second - 1},
 	}}
 }
 
 func refusing() quota.Decision {
 	return quota.Decision{State: quota.OverQuota, Limits: []quota.Standing{
-		{Name: "burst", Limit: 10, Remaining: 9, Reset: 400 * time.Millisecond},
-		{Name: "daily", Limit: 100, Remaining: 0, Reset: 3600*time.Second - 1, RetryAfter: 3600*time.Second - 1},
+		{Name: "burst", Limit: 10, Remaining: 9, Next: 400 * time.Millisecond, Reset: 400 * time.Millisecond},
+		{Name: "daily", Limit: 100, Remaining: 0, Next: 3600*time.Second - 1, Reset: 3600*time.Second - 1, RetryAfter: 3600*time.Second - 1},
 	}}
 }
 
@@ -294,6 +294,20 @@ func TestGatewayThatIsGone(t *testing.T) {
 		instance.access(r)
 		if got := strings.Join(r.calls, ", "); got != "response" {
 			t.Errorf("%s: calls %q", config, got)
+		}
+	}
+}
+
+func TestPolicyField(t *testing.T) {
+	for limits, want := range map[string]string{
+		`{"name":"a","limit":5,"window":"day"},{"name":"b","limit":9,"window":"month"},{"name":"c","limit":10,"window":"500ms"}`: `"a";q=5;w=86400, "b";q=9, "c";q=10`,
+		// 10 a second with bursts of 20: 20 in two seconds.
+		`{"name":"a","algorithm":"token_bucket","limit":10,"window":"1s","burst":20}`: `"a";q=20;w=2`,
+		`{"name":"a","algorithm":"gcra","limit":10,"window":"1s","burst":15}`:         `"a";q=15`,
+		`{"name":"a","algorithm":"leaky_bucket","limit":1,"window":"7s","burst":3}`:   `"a";q=3;w=21`,
+	} {
+		if got := start(t, newPlugin(t), `{"limits":[`+limits+`]}`).answers.policy; got != want {
+			t.Errorf("%s: %s, want %s", limits, got, want)
 		}
 	}
 }

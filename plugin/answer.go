@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -100,7 +101,7 @@ func (a answers) forClient(d quota.Decision) headers {
 	}
 	if a.ietf {
 		h["RateLimit-Policy"] = []string{a.policy}
-		h["RateLimit"] = []string{fmt.Sprintf("%q;r=%d;t=%d", strictest.Name, strictest.Remaining, seconds(strictest.Reset))}
+		h["RateLimit"] = []string{fmt.Sprintf("%q;r=%d;t=%d", strictest.Name, strictest.Remaining, seconds(strictest.Next))}
 	}
 	return h
 }
@@ -215,33 +216,26 @@ func capital(word string) string { return strings.ToUpper(word[:1]) + word[1:] }
 
 // unitOf is the unit that a window is one of, "" if it is none.
 func unitOf(w quota.Window) quota.Unit {
-	for unit, length := range unitLengths {
-		if w.Unit == unit || w.Length == length {
+	for _, unit := range quota.Units {
+		if w.Unit == "" && w.Length == quota.PerUnit(unit).Nominal() {
 			return unit
 		}
 	}
 	return w.Unit
 }
 
-// unitLengths are those of the units that have one. A day of 23 or 25 hours is
-// announced as one of 24; months and years are announced without a length.
-var unitLengths = map[quota.Unit]time.Duration{
-	quota.Second: time.Second, quota.Minute: time.Minute, quota.Hour: time.Hour, quota.Day: 24 * time.Hour, quota.Week: 7 * 24 * time.Hour,
-}
-
-// policyField is RateLimit-Policy, which says the same in every response: the
-// limits with their quota and, where it is a constant number of whole seconds,
-// their window. Names have no character that a Structured Field would escape.
+// policyField is RateLimit-Policy, which says the same in every response: how
+// much each limit holds and, where that is a constant number of whole seconds, the
+// time in which it comes back. A day of 23 or 25 hours is announced as one of 24,
+// months and years without a time. Names have no character that a Structured
+// Field would escape.
 func policyField(rules []quota.Rule) string {
 	items := make([]string, len(rules))
 	for i, r := range rules {
-		items[i] = fmt.Sprintf("%q;q=%d", r.Limit.Name, r.Limit.Limit)
-		length := r.Limit.Window.Length
-		if length == 0 {
-			length = unitLengths[r.Limit.Window.Unit]
-		}
-		if length > 0 && length%time.Second == 0 {
-			items[i] += fmt.Sprintf(";w=%d", length/time.Second)
+		items[i] = fmt.Sprintf("%q;q=%d", r.Limit.Name, r.Capacity())
+		// A burst comes back at the rate of limit per window.
+		if w := float64(r.Capacity()) / float64(r.Limit.Limit) * r.Limit.Window.Nominal().Seconds(); w >= 1 && w == math.Trunc(w) {
+			items[i] += fmt.Sprintf(";w=%.0f", w)
 		}
 	}
 	return strings.Join(items, ", ")

@@ -80,7 +80,7 @@ func (c Config) policy() (*quota.Policy, error) {
 	for n, l := range c.Limits {
 		window, _ := quota.ParseWindow(l.Window) // NewPolicy reports a bad one among the other problems
 		limits[n] = quota.Limit{
-			Name: l.Name, Algorithm: quota.Algorithm(l.Algorithm), Limit: l.Limit, Window: window,
+			Name: l.Name, Algorithm: quota.Algorithm(l.Algorithm), Limit: l.Limit, Window: window, Burst: l.Burst, Buckets: l.Buckets,
 			Align: quota.Align(l.Align), Timezone: l.Timezone, WeekStart: l.WeekStart, DayOfMonth: l.DayOfMonth,
 		}
 	}

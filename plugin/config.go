@@ -40,6 +40,8 @@ type LimitConfig struct {
 	Algorithm  string `json:"algorithm"`
 	Limit      int64  `json:"limit"`
 	Window     string `json:"window"`
+	Burst      int64  `json:"burst"`
+	Buckets    int    `json:"buckets"`
 	Align      string `json:"align"`
 	Timezone   string `json:"timezone"`
 	WeekStart  string `json:"week_start"`

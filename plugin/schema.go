@@ -128,7 +128,7 @@ func limitRecord() attributes {
 			}),
 			field("algorithm", attributes{
 				"type": "string", "required": true, "default": quota.FixedWindow, "one_of": quota.Algorithms,
-				"description": "How the limit counts.",
+				"description": "How the limit counts: fixed_window gives the quota back when the window ends; sliding_window and sliding_log bit by bit, approximately in constant memory or exactly; leaky_bucket, token_bucket and gcra at an even rate, with bursts.",
 			}),
 			field("limit", attributes{
 				"type": "integer", "required": true, "between": []int64{1, quota.MaxLimit},
@@ -137,6 +137,14 @@ func limitRecord() attributes {
 			field("window", attributes{
 				"type": "string", "required": true, "len_max": 32, "match": windowPattern, "err": quota.WindowRule,
 				"description": "How long the limit counts: second, minute, hour, day, week, month, year, or a duration such as 90s, 15m, 1h30m or 30d.",
+			}),
+			field("burst", attributes{
+				"type": "integer", "between": []int64{1, quota.MaxLimit},
+				"description": "How much passes at once after a rest, with leaky_bucket, token_bucket and gcra. The limit without it.",
+			}),
+			field("buckets", attributes{
+				"type": "integer", "between": []int{1, quota.MaxBuckets},
+				"description": "Into how many buckets a sliding_window is divided; more are more exact. 10 without it.",
 			}),
 			field("align", attributes{
 				"type": "string", "required": true, "default": quota.FirstRequest, "one_of": quota.Aligns,
@@ -156,6 +164,10 @@ func limitRecord() attributes {
 			}),
 		},
 		"entity_checks": []attributes{
+			check("burst", isSet, "algorithm", attributes{"one_of": oneOf(quota.LeakyBucket, quota.TokenBucket, quota.GCRA)}, "burst needs algorithm leaky_bucket, token_bucket or gcra"),
+			check("buckets", isSet, "algorithm", attributes{"eq": quota.SlidingWindow}, "buckets needs algorithm sliding_window"),
+			check("align", attributes{"eq": quota.Calendar}, "algorithm", attributes{"eq": quota.FixedWindow}, "align calendar needs algorithm fixed_window"),
+			check("timezone", isSet, "algorithm", attributes{"eq": quota.FixedWindow}, "timezone needs algorithm fixed_window"),
 			check("timezone", isSet, "window", attributes{"one_of": quota.Units}, "timezone needs a calendar unit as window: a duration is the same everywhere"),
 			check("week_start", isSet, "window", attributes{"eq": quota.Week}, "week_start needs window week"),
 			check("week_start", isSet, "align", attributes{"eq": quota.Calendar}, "week_start needs align calendar"),
