@@ -61,7 +61,7 @@ algorithms.leaky_bucket = function(counter, limit, cost, now, args)
   if cost > limit then
     return { retry = -1, before = standing(level), unreadable = unreadable }
   end
-  local owed = level + cost * micros
+  local owed = math.max(0, level + cost * micros)
   local over, retry = owed - limit * micros, 0
   if cost > 0 and over > 0 then
     retry = pay_off(over) + lag

@@ -54,8 +54,8 @@ algorithms.fixed_window = function(counter, limit, cost, now, args)
   return {
     retry = retry,
     before = standing(used),
-    after = standing(used + cost),
-    charged = { expires = ends, values = { used + cost } },
+    after = standing(math.max(0, used + cost)),
+    charged = { expires = ends, values = { math.max(0, used + cost) } },
     unreadable = unreadable,
   }
 end

@@ -40,7 +40,7 @@ algorithms.gcra = function(counter, limit, cost, now, args)
   if cost > limit then
     return { retry = -1, before = standing(debt), unreadable = unreadable }
   end
-  local owed = debt + cost * micros
+  local owed = math.max(0, debt + cost * micros)
   local over, retry = owed - limit * micros, 0
   if cost > 0 and over > 0 then
     retry = pay_off(over)

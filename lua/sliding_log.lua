@@ -63,12 +63,45 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
   if cost == 0 then
     return { retry = 0, before = before, after = before, unreadable = unreadable }
   end
-  local newest = math.max(latest, now)
+  -- What leaves the log with this charge, or is changed by giving back, latest
+  -- first: the members to remove, and the one to put back with less.
+  local removed, less, lessAt = {}, nil, nil
+  local newest, added = math.max(latest, now), 1
+  if cost < 0 then
+    added = 0
+    local owed = -cost
+    local last = redis.call('ZREVRANGE', KEYS[log], 0, math.min(owed, entries - gone), 'WITHSCORES')
+    newest = 0
+    for i = 1, #last, 2 do
+      local id, units = string.match(last[i], '^(%d+):(%d+)$')
+      if owed == 0 or #removed + gone == entries then
+        if newest == 0 and #removed + gone < entries then
+          newest = tonumber(last[i + 1])
+        end
+        break
+      end
+      removed[#removed + 1] = last[i]
+      if tonumber(units) > owed then
+        less, lessAt = string.format('%s:%.0f', id, tonumber(units) - owed), last[i + 1]
+        newest = tonumber(lessAt)
+        break
+      end
+      owed = owed - tonumber(units)
+    end
+  end
+  local left = entries - gone + added - #removed + (less and 1 or 0)
+  local sum = math.max(0, used + cost)
+  local nextAfter = window
+  if cost < 0 then
+    nextAfter = sum > 0 and math.min(next, newest + window - now) or 0
+  elseif used > 0 then
+    nextAfter = math.min(next, window)
+  end
   return {
     retry = retry,
     before = before,
-    after = standing(used + cost, newest, used > 0 and math.min(next, window) or window),
-    charged = { expires = newest + window, values = { entries - gone + 1, used + cost, number + 1 } },
+    after = standing(sum, newest, nextAfter),
+    charged = { expires = left > 0 and newest + window or now, values = { left, sum, number + added } },
     unreadable = unreadable,
     write = function(expire)
       if entries == 0 then
@@ -76,8 +109,18 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
       elseif gone > 0 then
         redis.call('ZREMRANGEBYSCORE', KEYS[log], '-inf', start)
       end
-      redis.call('ZADD', KEYS[log], string.format('%.0f', now), string.format('%.0f:%.0f', number + 1, cost))
-      expire(log, newest + window)
+      for _, member in ipairs(removed) do
+        redis.call('ZREM', KEYS[log], member)
+      end
+      if less then
+        redis.call('ZADD', KEYS[log], lessAt, less)
+      end
+      if added == 1 then
+        redis.call('ZADD', KEYS[log], string.format('%.0f', now), string.format('%.0f:%.0f', number + 1, cost))
+      end
+      if left > 0 then
+        expire(log, newest + window)
+      end
     end,
   }
 end

@@ -74,6 +74,11 @@ algorithms.sliding_window = function(counter, limit, cost, now, args)
     return { retry = 0, before = before, after = before, unreadable = unreadable }
   end
   units[1] = units[1] + cost
+  for i = 1, buckets do -- what is given back comes off the latest first
+    if units[i] < 0 then
+      units[i], units[i + 1] = 0, i < buckets and units[i + 1] + units[i] or nil
+    end
+  end
   return {
     retry = retry,
     before = before,

@@ -9,8 +9,9 @@
 --   2… a sorted set for each sliding_log, in the order of the limits
 -- ARGV
 --   1  now: µs since the epoch, or "" for this server's clock
---   2  cost: units to charge; 0 peeks
---   3  number of limits; then for each limit
+--   2  cost: units to charge; 0 peeks, a negative cost gives back
+--   3  up to: 1 to charge as much of the cost as every limit has room for, else 0
+--   4  number of limits; then for each limit
 --        name
 --        shape: algorithm.fingerprint; a counter of another shape restarts the limit
 --        limit: units that it holds when nothing is used
@@ -20,6 +21,7 @@
 --      with boundaries around the moment in the next integer, the last of the reply
 --   2  now, µs since the epoch
 --   3  number of counters that could not be read and began anew
+--   4  units that were charged
 --      then for each limit
 --        retry: 0 it lets the request pass, else µs until it would; -1 never
 --        remaining: units
@@ -32,7 +34,7 @@ if server_clock then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local cost = tonumber(ARGV[2])
+local cost, up_to = tonumber(ARGV[2]), ARGV[3] == '1'
 
 -- integer writes a number in full: Lua's own conversion writes 1e+15.
 local function integer(n)
@@ -79,34 +81,50 @@ for i = 1, #flat, 2 do
   garbled[flat[i]] = held[flat[i]] == nil
 end
 
--- Ask every limit before anything is written.
-local verdicts, passed, arg = {}, true, 4
-for i = 1, tonumber(ARGV[3]) do
-  local name, shape, limit, count = ARGV[arg], ARGV[arg + 1], tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
-  local args = {}
-  for j = 1, count do
-    args[j] = tonumber(ARGV[arg + 3 + j])
-  end
-  arg = arg + 4 + count
+-- ask asks every limit, before anything is written; nil if the caller's clock is
+-- too far from ours.
+local function ask(units)
+  local verdicts, passed, unreadable, arg = {}, true, 0, 5
+  for i = 1, tonumber(ARGV[4]) do
+    local name, shape, limit, count = ARGV[arg], ARGV[arg + 1], tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
+    local args = {}
+    for j = 1, count do
+      args[j] = tonumber(ARGV[arg + 3 + j])
+    end
+    arg = arg + 4 + count
 
-  local counter = held[name]
-  if counter and counter.shape ~= shape then
-    counter = nil
+    local counter = held[name]
+    if counter and counter.shape ~= shape then
+      counter = nil
+    end
+    local verdict = algorithms[string.match(shape, '^[^.]+')](counter, limit, units, now, args)
+    if not verdict then
+      return nil
+    end
+    if verdict.unreadable or garbled[name] then
+      unreadable = unreadable + 1
+    end
+    passed = passed and verdict.retry == 0
+    verdict.name, verdict.shape = name, shape
+    verdicts[i] = verdict
   end
-  local decide = algorithms[string.match(shape, '^[^.]+')]
-  local verdict = decide(counter, limit, cost, now, args)
-  if not verdict then
-    return { -1, now }
-  end
-  if verdict.unreadable or garbled[name] then
-    restarted = restarted + 1
-  end
-  passed = passed and verdict.retry == 0
-  verdict.name, verdict.shape = name, shape
-  verdicts[i] = verdict
+  return verdicts, passed, unreadable
 end
 
-if passed and cost > 0 then
+local verdicts, passed, unreadable = ask(up_to and 0 or cost)
+if verdicts and up_to then
+  for _, verdict in ipairs(verdicts) do
+    cost = math.min(cost, verdict.before.remaining)
+  end
+  cost = math.max(1, cost) -- which is refused if nothing is left
+  verdicts, passed, unreadable = ask(cost)
+end
+if not verdicts then
+  return { -1, now }
+end
+restarted = restarted + unreadable
+
+if passed and cost ~= 0 then
   local latest = 0 -- what the key's expiry is set to already
   for _, counter in pairs(held) do
     latest = math.max(latest, counter.expires)
@@ -148,7 +166,7 @@ if passed and cost > 0 then
   end
 end
 
-local reply = { passed and 1 or 0, now, restarted }
+local reply = { passed and 1 or 0, now, restarted, passed and cost or 0 }
 for _, verdict in ipairs(verdicts) do
   local standing = passed and verdict.after or verdict.before
   reply[#reply + 1] = verdict.retry

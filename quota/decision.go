@@ -41,6 +41,9 @@ type Decision struct {
 	// Limits has the standing of each limit, in the policy's order. It is empty
 	// when State is Unknown.
 	Limits []Standing
+	// Charged is how much was charged: the cost, what was left of it with UpTo,
+	// or 0.
+	Charged int64
 	// Restarted counts the counters that could not be read and began anew.
 	Restarted int
 }

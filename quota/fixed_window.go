@@ -49,10 +49,11 @@ func (w fixedWindow) decide(held Counter, now, cost int64) verdict {
 		}
 	}
 
+	total := max(0, used+cost)
 	v := verdict{
 		before:  w.standing(used, end-now),
-		after:   w.standing(used+cost, end-now),
-		charged: Counter{Shape: w.shape, Until: end, Values: []int64{used + cost}},
+		after:   w.standing(total, end-now),
+		charged: Counter{Shape: w.shape, Until: end, Values: []int64{total}},
 		restart: restart,
 	}
 	switch {

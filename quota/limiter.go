@@ -13,8 +13,11 @@ type Request struct {
 	Scope    string
 	Identity Identity
 	Policy   *Policy
-	// Cost is how much to charge, 0 (a peek) to MaxCost.
+	// Cost is how much to charge, 0 (a peek) to MaxCost, or down to -MaxCost to
+	// give back what was charged; no limit gets above full by that.
 	Cost int64
+	// UpTo charges as much of the cost as every limit has room for.
+	UpTo bool
 	// Now is the moment of the request; the zero time means the store's own
 	// clock, which every caller of a shared store shares.
 	Now time.Time
@@ -25,8 +28,10 @@ func (r Request) Check() error {
 	switch {
 	case r.Identity == "":
 		return &FieldError{"identity", "", "must not be empty"}
-	case r.Cost < 0 || r.Cost > MaxCost:
-		return &FieldError{"cost", r.Cost, fmt.Sprintf("must be between 0 and %d", MaxCost)}
+	case r.Cost < -MaxCost || r.Cost > MaxCost:
+		return &FieldError{"cost", r.Cost, fmt.Sprintf("must be between %d and %d", -MaxCost, MaxCost)}
+	case r.UpTo && r.Cost < 1:
+		return &FieldError{"cost", r.Cost, "must be at least 1 to be charged in part"}
 	}
 	return nil
 }
@@ -55,10 +60,35 @@ func NewLimiter(store Store, scope string, policy *Policy) *Limiter {
 	return &Limiter{store, scope, policy}
 }
 
-// Spend charges cost (1 to MaxCost) to the identity if every limit has room for
+// Spend charges cost (0 to MaxCost) to the identity if every limit has room for
 // it, and nothing otherwise.
 func (l *Limiter) Spend(ctx context.Context, id Identity, cost int64) (Decision, error) {
-	return l.store.Spend(ctx, Request{Scope: l.scope, Identity: id, Policy: l.policy, Cost: cost})
+	if cost < 0 {
+		return Decision{}, &FieldError{"cost", cost, "must not be negative; Refund gives back"}
+	}
+	return l.spend(ctx, Request{Identity: id, Cost: cost})
+}
+
+// SpendUpTo charges as much of cost (1 to MaxCost) as every limit has room for,
+// for batches of which a part is welcome. Decision.Charged says how much; if
+// that is nothing the decision is OverQuota.
+func (l *Limiter) SpendUpTo(ctx context.Context, id Identity, cost int64) (Decision, error) {
+	return l.spend(ctx, Request{Identity: id, Cost: cost, UpTo: true})
+}
+
+// Refund gives back units (1 to MaxCost) that were charged for something that did
+// not happen. No limit gets above full by it; what a window that has ended took
+// is back already.
+func (l *Limiter) Refund(ctx context.Context, id Identity, units int64) (Decision, error) {
+	if units < 1 {
+		return Decision{}, &FieldError{"units", units, "must be at least 1"}
+	}
+	return l.spend(ctx, Request{Identity: id, Cost: -units})
+}
+
+func (l *Limiter) spend(ctx context.Context, r Request) (Decision, error) {
+	r.Scope, r.Policy = l.scope, l.policy
+	return l.store.Spend(ctx, r)
 }
 
 // Peek tells the identity's standing and charges nothing.

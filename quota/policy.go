@@ -101,11 +101,20 @@ func (p *Policy) Rules() []Rule { return p.rules }
 // alphabetical order. The slice must not be written to.
 func (p *Policy) Algorithms() []string { return p.algorithms }
 
+// DecideUpTo is Decide for as much of the cost as every limit has room for, and
+// for one unit, which is refused, if that is nothing.
+func (p *Policy) DecideUpTo(held map[string]Counter, now, cost int64) (d Decision, charged map[string]Counter) {
+	for _, r := range p.rules {
+		cost = min(cost, r.algorithm.decide(held[r.Limit.Name], now, 0).before.Remaining)
+	}
+	return p.Decide(held, now, max(1, cost))
+}
+
 // Decide is the whole of a decision as a pure function. held has the identity's
 // counters by the name of their limit, now is in microseconds since the Unix
-// epoch, cost is 0 (a peek) to MaxCost. charged has the counters to keep
-// instead; it is nil when the request is refused or costs nothing. The script
-// lua/spend.lua does the same in Redis.
+// epoch, cost is 0 (a peek) to MaxCost, or negative to give back. charged has the
+// counters to keep instead; it is nil when the request is refused or costs
+// nothing. The script lua/spend.lua does the same in Redis.
 func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, charged map[string]Counter) {
 	verdicts := make([]verdict, len(p.rules))
 	passed := true
@@ -127,8 +136,8 @@ func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, c
 		d.State = OverQuota
 		return d, nil
 	}
-	d.State = Allowed
-	if cost > 0 {
+	d.State, d.Charged = Allowed, cost
+	if cost != 0 {
 		charged = make(map[string]Counter, len(verdicts))
 	}
 	for i, v := range verdicts {
@@ -136,7 +145,7 @@ func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, c
 		if v.after.Remaining == 0 {
 			d.State = HitQuota
 		}
-		if cost > 0 {
+		if cost != 0 {
 			charged[v.after.Name] = v.charged
 		}
 	}

@@ -56,7 +56,7 @@ func (r rate) verdict(burst, parts, cost int64) (v verdict, owed int64) {
 		v.before.RetryAfter = Never
 		return v, parts
 	}
-	owed = parts + cost*r.micros
+	owed = max(0, parts+cost*r.micros)
 	v.after = r.standing(burst, owed)
 	if over := owed - burst*r.micros; over > 0 && cost > 0 {
 		v.before.RetryAfter = micros(r.payOff(over))

@@ -38,6 +38,9 @@ func (w slidingLog) decide(held Counter, now, cost int64) verdict {
 		}
 	}
 	charged := insert(entries, now, cost)
+	if cost < 0 {
+		charged = giveBack(entries, -cost)
+	}
 	used := sum(entries)
 	v := verdict{before: w.standing(entries, now), after: w.standing(charged, now), restart: restart}
 	switch over := used + cost - w.limit; {
@@ -50,7 +53,10 @@ func (w slidingLog) decide(held Counter, now, cost int64) verdict {
 		v.after = v.before
 		return v
 	}
-	v.charged = Counter{Shape: w.shape, Until: charged[len(charged)-2] + w.window, Values: charged}
+	v.charged = Counter{Shape: w.shape, Until: now, Values: charged}
+	if len(charged) > 0 {
+		v.charged.Until = charged[len(charged)-2] + w.window
+	}
 	return v
 }
 
@@ -62,6 +68,20 @@ func insert(entries []int64, at, cost int64) []int64 {
 		i -= 2
 	}
 	return slices.Insert(slices.Clone(entries), i, at, cost)
+}
+
+// giveBack takes units off the latest entries.
+func giveBack(entries []int64, units int64) []int64 {
+	entries = slices.Clone(entries)
+	for len(entries) > 0 && units > 0 {
+		last := len(entries) - 1
+		taken := min(units, entries[last])
+		units -= taken
+		if entries[last] -= taken; entries[last] == 0 {
+			entries = entries[:last-1]
+		}
+	}
+	return entries
 }
 
 func sum(entries []int64) (units int64) {

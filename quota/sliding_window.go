@@ -57,7 +57,13 @@ func (w slidingWindow) decide(held Counter, now, cost int64) verdict {
 		v.before.RetryAfter = w.freed(units, over, index, now)
 	}
 	units[0] += cost
-	v.after = w.standing(units, used+cost, index, now)
+	for age := range units[1:] { // what is given back comes off the latest first
+		if owed := units[age]; owed < 0 {
+			units[age], units[age+1] = 0, units[age+1]+owed
+		}
+	}
+	units[w.buckets-1] = max(0, units[w.buckets-1])
+	v.after = w.standing(units, max(0, used+cost), index, now)
 	v.charged = Counter{Shape: w.shape, Until: w.leaves(index), Values: units}
 	return v
 }

@@ -110,7 +110,11 @@ func (s *shard) spend(k key, r quota.Request, now int64) quota.Decision {
 	if e != nil {
 		held = e.counters
 	}
-	decision, charged := r.Policy.Decide(held, now, r.Cost)
+	decide := r.Policy.Decide
+	if r.UpTo {
+		decide = r.Policy.DecideUpTo
+	}
+	decision, charged := decide(held, now, r.Cost)
 	if charged == nil {
 		return decision
 	}

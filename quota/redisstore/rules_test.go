@@ -327,7 +327,7 @@ func TestRule6RepliesAreFlatIntegers(t *testing.T) {
 	}
 	const now, hour = int64(1_795_233_687_000_000), int64(3_600_000_000)
 	args := func(cost, start int64) []any {
-		return []any{now, cost, 2,
+		return []any{now, cost, 0, 2,
 			"first", "fixed_window.aaaaaa", 1_000_000_000_000, 1, hour,
 			"calendar", "fixed_window.bbbbbb", 5, 5, start - hour, start, start + hour, start + 2*hour, start + 3*hour}
 	}
@@ -335,10 +335,10 @@ func TestRule6RepliesAreFlatIntegers(t *testing.T) {
 		cost, start int64
 		want        []int64
 	}{
-		{2, now, []int64{1, now, 0, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
-		{0, now, []int64{1, now, 0, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
-		{4, now, []int64{0, now, 0, 0, 999_999_999_998, hour, hour, hour, 3, hour, hour}},
-		{6, now, []int64{0, now, 0, 0, 999_999_999_998, hour, hour, -1, 3, hour, hour}},
+		{2, now, []int64{1, now, 0, 2, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
+		{0, now, []int64{1, now, 0, 0, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
+		{4, now, []int64{0, now, 0, 0, 0, 999_999_999_998, hour, hour, hour, 3, hour, hour}},
+		{6, now, []int64{0, now, 0, 0, 0, 999_999_999_998, hour, hour, -1, 3, hour, hour}},
 		{1, now + 9*hour, []int64{-1, now}},
 		{1, now - 9*hour, []int64{-1, now}},
 	} {

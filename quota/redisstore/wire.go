@@ -35,7 +35,7 @@ func arguments(r quota.Request, around time.Time) []any {
 	} else {
 		args = append(args, r.Now.UnixMicro())
 	}
-	args = append(args, r.Cost, len(rules))
+	args = append(args, r.Cost, r.UpTo, len(rules))
 	logs := 1 // of KEYS that were given out
 	for _, rule := range rules {
 		own := rule.Arguments(around.UnixMicro())
@@ -61,11 +61,12 @@ type reply struct {
 	passed      bool
 	now         int64
 	restarted   int64
+	charged     int64
 	standings   []int64 // perLimit integers for each limit
 }
 
 const (
-	header   = 3
+	header   = 4
 	perLimit = 4 // retry, remaining, next, reset
 )
 
@@ -77,7 +78,7 @@ func decode(numbers []int64, limits int) (reply, error) {
 	if len(numbers) != header+perLimit*limits || numbers[0] != 0 && numbers[0] != 1 {
 		return reply{}, fmt.Errorf("reply %v is not one of spend.lua for %d limits", numbers, limits)
 	}
-	r := reply{passed: numbers[0] == 1, now: numbers[1], restarted: numbers[2], standings: numbers[header:]}
+	r := reply{passed: numbers[0] == 1, now: numbers[1], restarted: numbers[2], charged: numbers[3], standings: numbers[header:]}
 	for i := 0; i < len(r.standings); i += perLimit {
 		if s := r.standings[i : i+perLimit]; s[0] < -1 || min(s[1], s[2], s[3]) < 0 {
 			return reply{}, fmt.Errorf("reply %v: limit %d: retry must not be below -1, remaining, next and reset not below 0", numbers, i/perLimit+1)
@@ -87,7 +88,7 @@ func decode(numbers []int64, limits int) (reply, error) {
 }
 
 func (r reply) decision(rules []quota.Rule) quota.Decision {
-	d := quota.Decision{State: quota.OverQuota, Limits: make([]quota.Standing, len(rules)), Restarted: int(r.restarted)}
+	d := quota.Decision{State: quota.OverQuota, Limits: make([]quota.Standing, len(rules)), Charged: r.charged, Restarted: int(r.restarted)}
 	if r.passed {
 		d.State = quota.Allowed
 	}

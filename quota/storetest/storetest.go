@@ -87,9 +87,13 @@ func (c table) run(t *testing.T, store quota.Store) {
 
 func spend(t *testing.T, store quota.Store, p *quota.Policy, at time.Duration, cost int64) quota.Decision {
 	t.Helper()
-	d, err := store.Spend(context.Background(), quota.Request{
-		Scope: scope(t), Identity: quota.NewIdentity("consumer", "alice"), Policy: p, Cost: cost, Now: start.Add(at),
-	})
+	return ask(t, store, quota.Request{Policy: p, Cost: cost, Now: start.Add(at)})
+}
+
+func ask(t *testing.T, store quota.Store, r quota.Request) quota.Decision {
+	t.Helper()
+	r.Scope, r.Identity = scope(t), quota.NewIdentity("consumer", "alice")
+	d, err := store.Spend(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,13 +135,17 @@ func traces(t *testing.T, store quota.Store) {
 			}
 			clear(held)
 		}
-		cost := int64(random.IntN(4))
-		want, charged := p.Decide(held, now.UnixMicro(), cost)
+		cost, upTo := int64(random.IntN(7)-2), random.IntN(8) == 0
+		decide := p.Decide
+		if upTo {
+			cost, decide = int64(1+random.IntN(12)), p.DecideUpTo
+		}
+		want, charged := decide(held, now.UnixMicro(), cost)
 		if charged != nil { // with what is written, what has ended goes
 			maps.Copy(held, charged)
 			maps.DeleteFunc(held, func(_ string, c quota.Counter) bool { return c.Until <= now.UnixMicro() })
 		}
-		got := spend(t, store, p, now.Sub(start), cost)
+		got := ask(t, store, quota.Request{Policy: p, Cost: cost, UpTo: upTo, Now: now})
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("seed %d, step %d, at %v, cost %d:\nstore gives %v\n     want %v\nheld %v", seed, i, now, cost, got, want, held)
 		}
@@ -264,9 +272,10 @@ func badRequests(t *testing.T, store quota.Store) {
 	p := policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour)})
 	id := quota.NewIdentity("consumer", "alice")
 	for want, r := range map[string]quota.Request{
-		`spend: cost: -1 must be between 0 and 2147483648`:         {Scope: "s", Identity: id, Policy: p, Cost: -1, Now: start},
-		`spend: cost: 2147483649 must be between 0 and 2147483648`: {Scope: "s", Identity: id, Policy: p, Cost: quota.MaxCost + 1, Now: start},
-		`spend: identity: "" must not be empty`:                    {Scope: "s", Policy: p, Cost: 1, Now: start},
+		`spend: cost: -2147483649 must be between -2147483648 and 2147483648`: {Scope: "s", Identity: id, Policy: p, Cost: -quota.MaxCost - 1, Now: start},
+		`spend: cost: 2147483649 must be between -2147483648 and 2147483648`:  {Scope: "s", Identity: id, Policy: p, Cost: quota.MaxCost + 1, Now: start},
+		`spend: cost: 0 must be at least 1 to be charged in part`:             {Scope: "s", Identity: id, Policy: p, UpTo: true, Now: start},
+		`spend: identity: "" must not be empty`:                               {Scope: "s", Policy: p, Cost: 1, Now: start},
 	} {
 		d, err := store.Spend(context.Background(), r)
 		if err == nil || err.Error() != want || d.State != quota.Unknown {
