@@ -93,7 +93,7 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
   local sum = math.max(0, used + cost)
   local nextAfter = window
   if cost < 0 then
-    nextAfter = sum > 0 and math.min(next, newest + window - now) or 0
+    nextAfter = sum > 0 and freed(math.max(1, sum - limit + 1)) or 0
   elseif used > 0 then
     nextAfter = math.min(next, window)
   end
