@@ -19,6 +19,8 @@ import (
 	"testing"
 
 	"kong-quota/internal/testredis"
+	"kong-quota/quota"
+	"kong-quota/quota/redisstore"
 )
 
 // expect sends requests and compares status and remaining, "200 4, 200 3, 429 0".
@@ -468,4 +470,27 @@ func TestMetricsAndHealth(t *testing.T) {
 	if h, r := get("/healthz"), get("/readyz"); h.status != 200 || r.status != 503 {
 		t.Errorf("without Redis: healthz %d, readyz %d", h.status, r.status)
 	}
+}
+
+// A Go service that charges the same identity in the same scope shares the
+// gateway's counter.
+func TestServiceSharesTheGatewaysCounter(t *testing.T) {
+	k, redis := startWithRedis(t, `
+- { name: quota, service: s, config: { scope: sms, limits: [ { name: daily, limit: 10, window: day, align: calendar, timezone: Asia/Shanghai } ] } }
+`)
+	k.expect("/key", "alice", "200 9, 200 8")
+	var alice struct{ ID string }
+	if err := json.Unmarshal([]byte(k.admin("GET", "/consumers/alice", nil).body), &alice); err != nil {
+		t.Fatal(err)
+	}
+	policy, err := quota.NewPolicy(quota.Limit{Name: "daily", Limit: 10, Window: quota.PerUnit(quota.Day), Align: quota.Calendar, Timezone: "Asia/Shanghai"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := quota.NewLimiter(redisstore.New(redis.Client()), "sms", policy)
+	d, err := service.Spend(context.Background(), quota.NewIdentity("consumer", alice.ID), 5)
+	if err != nil || d.Strictest().Remaining != 3 {
+		t.Errorf("the service sees %+v, %v", d, err)
+	}
+	k.expect("/key", "alice", "200 2")
 }

@@ -29,15 +29,25 @@ type Store struct {
 	clock  func() time.Time
 }
 
+// Option changes a store from its defaults.
+type Option func(*Store)
+
+// WithClock gives the clock by which requests without a moment are decided, for
+// tests and simulations.
+func WithClock(clock func() time.Time) Option { return func(s *Store) { s.clock = clock } }
+
 // New makes a store for up to the given number of identities in their scopes
 // (rounded up to a multiple of 64), at least 1.
-func New(entries int) (*Store, error) {
+func New(entries int, options ...Option) (*Store, error) {
 	if entries < 1 {
 		return nil, &quota.FieldError{Field: "entries", Value: entries, Rule: "must be at least 1"}
 	}
 	s := &Store{seed: maphash.MakeSeed(), clock: time.Now}
 	for i := range s.shards {
 		s.shards[i] = shard{entries: map[key]*entry{}, bound: (entries + shards - 1) / shards}
+	}
+	for _, option := range options {
+		option(s)
 	}
 	return s, nil
 }
