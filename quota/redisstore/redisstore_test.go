@@ -13,3 +13,8 @@ func TestStore(t *testing.T) {
 	client := testredis.Start(t).Client()
 	storetest.Run(t, func(*testing.T) quota.Store { return redisstore.New(client) })
 }
+
+func TestStoreOnCluster(t *testing.T) {
+	client := testredis.StartCluster(t)
+	storetest.Run(t, func(*testing.T) quota.Store { return redisstore.New(client) })
+}
