@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # Kong with the quota plugin.
 #   docker build -t kong-quota .
 #   docker build --build-arg KONG_IMAGE=kong/kong-gateway:3.9 -t kong-quota .

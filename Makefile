@@ -7,24 +7,34 @@ MAKEFLAGS += --no-print-directory
 
 # A checkout may belong to somebody else than who builds it, as in CI: git then
 # refuses to tell the commit, and without this go refuses to build.
-export GOFLAGS += -buildvcs=false
+ifneq ($(shell git log -1 >/dev/null 2>&1 || echo refused),)
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+endif
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
 # Where build/tools.sh puts what Debian's packages bring to a user without root.
-export PATH := $(CURDIR)/.tools/bin:$(PATH)
-# Without a home directory go has no cache of its own.
-ifeq ($(HOME),)
-export GOCACHE ?= $(CURDIR)/.tools/go-cache
-export GOPATH ?= $(CURDIR)/.tools/go
+# Last, so that the machine's own tools count.
+export PATH := $(PATH):$(CURDIR)/.tools/bin
+# Without a home directory to write to, go and staticcheck have no caches.
+writable = $(shell d="$(1)"; [ -n "$$d" ] && mkdir -p "$$d" 2>/dev/null && [ -w "$$d" ] && echo yes)
+ifeq ($(call writable,$${XDG_CACHE_HOME:-$${HOME:+$$HOME/.cache}}),)
+export XDG_CACHE_HOME := $(CURDIR)/.tools/cache
+endif
+ifeq ($(call writable,$$(go env GOMODCACHE 2>/dev/null)),)
+export GOPATH := $(CURDIR)/.tools/go
+export GOMODCACHE := $(GOPATH)/pkg/mod
 endif
 
 .PHONY: help
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
 
+.PHONY: go
+go:
+	@command -v go >/dev/null || { echo "make: Go is not on PATH; it comes from https://go.dev/dl (go.mod names the version)" >&2; exit 1; }
+
 .PHONY: build
-build: ## build bin/quota (the plugin server), bin/devkong and bin/demo
-	@command -v go >/dev/null || { echo "Go is not on PATH: https://go.dev/dl"; exit 1; }
+build: go ## build bin/quota (the plugin server), bin/devkong and bin/demo
 	@echo "building bin/"
 	@CGO_ENABLED=0 go build -trimpath -o bin/quota .
 	@CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
@@ -47,31 +57,35 @@ tools:
 	@build/tools.sh redis-server redis-cli luacheck
 
 .PHONY: lint
-lint: tools ## check formatting, vet, staticcheck, luacheck
-	@echo "gofmt"; unformatted=$$(gofmt -l .); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
+lint: go tools ## check formatting, vet, staticcheck, luacheck, and shellcheck if there is one
+	@echo "gofmt"; unformatted=$$(find . -path ./.tools -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
 	@echo "go vet"; go vet ./...
 	@echo "staticcheck"; go run $(STATICCHECK) ./...
-	@echo "luacheck"; luacheck --quiet lua
+	@echo "luacheck"; luacheck --quiet --no-color lua
+	@! command -v shellcheck >/dev/null || { echo "shellcheck"; shellcheck build/*.sh .ci/run; }
 
 .PHONY: test
-test: tools lint ## install what the tests need, lint, and run all tests
-	@# The race detector needs a C compiler, which needs root to install.
+test: go tools lint ## install what the tests need, lint, and run all tests
+	@# The race detector needs a C compiler.
 	@if build/tools.sh gcc; then export CGO_ENABLED=1 race=-race; else export race=; echo "no C compiler: the tests run without the race detector"; fi; \
 	echo "go test $$race (the first run compiles for some minutes)"; \
-	go test $$race -timeout 10m ./...
+	go test $$race -timeout 10m ./... || { echo "make test: FAILED, see the packages with FAIL above"; exit 1; }; \
+	echo "make test: lint and all packages passed$${race:+, with the race detector}"
 
 .PHONY: fuzz
-fuzz: tools ## run every fuzz target for FUZZTIME (10s)
-	@go list ./... | while read -r package; do \
-	  { go test -list '^Fuzz' "$$package" | grep ^Fuzz || true; } | while read -r target; do \
+fuzz: go tools ## run every fuzz target for FUZZTIME (10s)
+	@for package in $$(go list ./...); do \
+	  targets=$$(go test -list '^Fuzz' "$$package"); \
+	  for target in $$(sed -n '/^Fuzz/p' <<<"$$targets"); do \
 	    echo "$$package $$target"; go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
 	  done; \
 	done
 
 .PHONY: generate
-generate: ## write the generated files anew (docs/CONFIGURATION.md)
+generate: go ## write the generated files anew (docs/CONFIGURATION.md)
 	@go generate ./...
 
 .PHONY: clean
 clean: ## remove what was built and unpacked
+	@[ ! -d .tools ] || chmod -R u+w .tools # go writes its modules read-only
 	@rm -rf bin .tools
