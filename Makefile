@@ -81,6 +81,10 @@ fuzz: go tools ## run every fuzz target for FUZZTIME (10s)
 	  done; \
 	done
 
+.PHONY: bench
+bench: go redis ## measure what a decision costs Redis, beside peers; writes bench/RESULTS.md
+	@cd bench && go run ./redistime -out RESULTS.md
+
 .PHONY: generate
 generate: go ## write the generated files anew (docs/CONFIGURATION.md)
 	@go generate ./...

@@ -494,3 +494,50 @@ func TestServiceSharesTheGatewaysCounter(t *testing.T) {
 	}
 	k.expect("/key", "alice", "200 2")
 }
+
+// A reload of Kong starts the next server on the socket of this one, which goes on
+// for a while: what it has accepted it serves, and it leaves the socket alone when
+// it ends.
+func TestTwoServersOnOneSocket(t *testing.T) {
+	folder := t.TempDir()
+	socket := filepath.Join(folder, "quota.socket")
+	serve := func() (*exec.Cmd, func() bool) {
+		cmd := exec.Command(pluginBinary, "-kong-prefix", folder)
+		cmd.Env = []string{"QUOTA_STORE=memory"}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { _ = cmd.Wait(); close(ended) }()
+		t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
+		return cmd, func() bool {
+			select {
+			case <-ended:
+				return true
+			default:
+				return false
+			}
+		}
+	}
+	old, oldEnded := serve()
+	eventually(t, "the first server listens", func() bool { _, err := os.Stat(socket); return err == nil })
+	before, err := os.Stat(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := dialPlugin(t, socket)
+	_, nextEnded := serve()
+	eventually(t, "the second server took the path over", func() bool {
+		now, err := os.Stat(socket)
+		return err == nil && !os.SameFile(before, now)
+	})
+	kept.instance(1)
+	if err := old.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the first server ends", oldEnded)
+	dialPlugin(t, socket).instance(1)
+	if nextEnded() {
+		t.Error("the second server ended")
+	}
+}

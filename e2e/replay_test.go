@@ -91,14 +91,7 @@ func TestReplay(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			k := &replayed{t: t, answers: map[string][]byte{}, instances: map[int32]bool{}}
-			k.conn, err = net.Dial("unix", filepath.Join(folder, "quota.socket"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = k.conn.Close() }()
-			_ = k.conn.SetDeadline(time.Now().Add(30 * time.Second))
-			k.in = bufio.NewReader(k.conn)
+			k := dialPlugin(t, filepath.Join(folder, "quota.socket"))
 			frames := recordings[file]
 			for i, f := range frames {
 				if f.Kind == "pdk-reply" {
@@ -130,6 +123,23 @@ type replayed struct {
 	in        *bufio.Reader
 	answers   map[string][]byte // replies, by method and arguments
 	instances map[int32]bool    // that run
+}
+
+func dialPlugin(t *testing.T, socket string) *replayed {
+	t.Helper()
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	return &replayed{t: t, conn: conn, in: bufio.NewReader(conn), answers: map[string][]byte{}, instances: map[int32]bool{}}
+}
+
+// instance starts an instance that no recording has.
+func (k *replayed) instance(id int32) {
+	k.t.Helper()
+	k.ensure(id, nil)
 }
 
 // play sends a recorded call and holds the return to it. It gives the number of
