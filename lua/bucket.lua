@@ -17,9 +17,9 @@
 -- A clock that stepped back drains nothing until it is where it was; one that
 -- has more than a full bucket to catch up with is unreadable.
 
-algorithms.leaky_bucket = function(counter, limit, cost, now, args)
+algorithms.leaky_bucket = function(values, _, limit, cost, now, arg)
   local most = 2 ^ 52 -- parts
-  local units, micros = args[1], args[2]
+  local units, micros = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local function up(a, b) -- a / b, rounded up
     local rest = math.fmod(a, b)
     return (a - rest) / b + (rest > 0 and 1 or 0)
@@ -29,10 +29,10 @@ algorithms.leaky_bucket = function(counter, limit, cost, now, args)
   end
 
   local level, at, unreadable = 0, now, false
-  if counter then
-    local held, parts, since = counter.values[1], counter.values[2], counter.values[3]
-    if #counter.values ~= 3 or held < 0 or held > most or parts < 1 or parts > most or since < 0
-      or since > now + pay_off(limit * micros) then
+  if values then
+    local held, parts, since = string.match(values, '^ (%d+) (%d+) (%d+)$')
+    held, parts, since = tonumber(held), tonumber(parts), tonumber(since)
+    if not held or held > most or parts < 1 or parts > most or since > now + pay_off(limit * micros) then
       unreadable = true
     elseif parts ~= micros and up(held, parts) > (most - math.fmod(most, micros)) / micros then
       unreadable = true
@@ -53,25 +53,22 @@ algorithms.leaky_bucket = function(counter, limit, cost, now, args)
     local room = limit * micros - parts
     local remaining = room > 0 and (room - math.fmod(room, micros)) / micros or 0
     if parts == 0 then
-      return { remaining = remaining, next = 0, reset = 0 }
+      return remaining, 0, 0
     end
     local surplus = math.max(0, parts - (limit - remaining - 1) * micros)
-    return { remaining = remaining, next = pay_off(surplus) + lag, reset = pay_off(parts) + lag }
+    return remaining, pay_off(surplus) + lag, pay_off(parts) + lag
   end
+  local remaining, next, reset = standing(level)
   if cost > limit then
-    return { retry = -1, before = standing(level), unreadable = unreadable }
+    return -1, unreadable, remaining, next, reset
   end
   local owed = math.max(0, level + cost * micros)
   local over, retry = owed - limit * micros, 0
   if cost > 0 and over > 0 then
     retry = pay_off(over) + lag
   end
-  return {
-    retry = retry,
-    before = standing(level),
-    after = standing(owed),
-    charged = { expires = at + pay_off(owed), values = { owed, micros, at } },
-    unreadable = unreadable,
-  }
+  local left, sooner, full = standing(owed)
+  return retry, unreadable, remaining, next, reset, left, sooner, full,
+    at + pay_off(owed), string.format(' %.0f %.0f %.0f', owed, micros, at)
 end
 algorithms.token_bucket = algorithms.leaky_bucket

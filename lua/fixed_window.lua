@@ -16,14 +16,15 @@
 -- The window that a counter is in lasts until its end, also when the clock steps
 -- back. Only an end beyond the window after this one is taken for unreadable.
 
-algorithms.fixed_window = function(counter, limit, cost, now, args)
+algorithms.fixed_window = function(values, expires, limit, cost, now, arg, count)
   local ends, horizon
-  if #args == 1 then
-    ends, horizon = now + args[1], now + 2 * args[1]
+  if count == 1 then
+    ends = now + ARGV[arg]
+    horizon = ends + ARGV[arg]
   else
-    for i = 1, #args - 2 do
-      if args[i] <= now and now < args[i + 1] then
-        ends, horizon = args[i + 1], args[i + 2]
+    for i = arg, arg + count - 3 do
+      if tonumber(ARGV[i]) <= now and now < tonumber(ARGV[i + 1]) then
+        ends, horizon = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
       end
     end
     if not ends then
@@ -32,30 +33,24 @@ algorithms.fixed_window = function(counter, limit, cost, now, args)
   end
 
   local used, unreadable = 0, false
-  if counter then
-    if #counter.values ~= 1 or counter.values[1] < 0 or counter.expires > horizon then
+  if values then
+    local held = tonumber(string.match(values, '^ (%d+)$'))
+    if not held or held > 2 ^ 53 or expires > horizon then
       unreadable = true
-    elseif counter.expires > now then
-      used, ends = counter.values[1], counter.expires
+    elseif expires > now then
+      used, ends = held, expires
     end
   end
 
-  local retry = 0
+  local retry, total, left = 0, math.max(0, used + cost), ends - now
   if cost > limit then
     retry = -1
-  elseif cost > 0 and used + cost > limit then
-    retry = ends - now
+  elseif cost > 0 and total > limit then
+    retry = left
   end
-
-  local function standing(units)
-    local left = units > 0 and ends - now or 0
-    return { remaining = math.max(0, limit - units), next = left, reset = left }
-  end
-  return {
-    retry = retry,
-    before = standing(used),
-    after = standing(math.max(0, used + cost)),
-    charged = { expires = ends, values = { math.max(0, used + cost) } },
-    unreadable = unreadable,
-  }
+  local before, after = used > 0 and left or 0, total > 0 and left or 0
+  return retry, unreadable,
+    math.max(0, limit - used), before, before,
+    math.max(0, limit - total), after, after,
+    ends, ' ' .. total
 end

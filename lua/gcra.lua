@@ -14,20 +14,20 @@
 --   ahead   what it was rounded up by, in parts
 -- A moment of arrival that is more than two full bursts ahead is unreadable.
 
-algorithms.gcra = function(counter, limit, cost, now, args)
-  local units, micros = args[1], args[2]
+algorithms.gcra = function(values, expires, limit, cost, now, arg)
+  local units, micros = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local function pay_off(parts)
     local rest = math.fmod(parts, units)
     return (parts - rest) / units + (rest > 0 and 1 or 0)
   end
 
   local debt, unreadable = 0, false
-  if counter then
-    local ahead = counter.expires - now
-    if #counter.values ~= 1 or counter.values[1] < 0 or ahead > 2 * pay_off(limit * micros) then
+  if values then
+    local ahead, rounding = expires - now, tonumber(string.match(values, '^ (%d+)$'))
+    if not rounding or rounding > 2 ^ 53 or ahead > 2 * pay_off(limit * micros) then
       unreadable = true
     elseif ahead > 0 then
-      debt = math.max(0, ahead * units - math.min(counter.values[1], units - 1))
+      debt = math.max(0, ahead * units - math.min(rounding, units - 1))
     end
   end
 
@@ -35,10 +35,11 @@ algorithms.gcra = function(counter, limit, cost, now, args)
     local room = limit * micros - parts
     local remaining = room > 0 and (room - math.fmod(room, micros)) / micros or 0
     local surplus = math.max(0, parts - (limit - remaining - 1) * micros)
-    return { remaining = remaining, next = parts > 0 and pay_off(surplus) or 0, reset = pay_off(parts) }
+    return remaining, parts > 0 and pay_off(surplus) or 0, pay_off(parts)
   end
+  local remaining, next, reset = standing(debt)
   if cost > limit then
-    return { retry = -1, before = standing(debt), unreadable = unreadable }
+    return -1, unreadable, remaining, next, reset
   end
   local owed = math.max(0, debt + cost * micros)
   local over, retry = owed - limit * micros, 0
@@ -46,11 +47,7 @@ algorithms.gcra = function(counter, limit, cost, now, args)
     retry = pay_off(over)
   end
   local ahead = pay_off(owed)
-  return {
-    retry = retry,
-    before = standing(debt),
-    after = standing(owed),
-    charged = { expires = now + ahead, values = { ahead * units - owed } },
-    unreadable = unreadable,
-  }
+  local left, sooner, full = standing(owed)
+  return retry, unreadable, remaining, next, reset, left, sooner, full,
+    now + ahead, string.format(' %.0f', ahead * units - owed)
 end

@@ -14,19 +14,19 @@
 -- A log that does not have as many entries as the counter says, or whose latest
 -- charge is more than a window ahead, is unreadable and begins anew.
 
-algorithms.sliding_log = function(counter, limit, cost, now, args)
-  local log, window = args[1], args[2]
+algorithms.sliding_log = function(values, expires, limit, cost, now, arg)
+  local log, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local start = string.format('%.0f', now - window) -- what was charged by then has left
 
   local entries, used, number, latest, unreadable = 0, 0, 0, 0, false
   local gone = 0
-  if counter then
-    local count = redis.pcall('ZCARD', KEYS[log])
-    unreadable = #counter.values ~= 3 or counter.values[1] < 0 or counter.values[2] < 0
-      or counter.expires > now + 2 * window or count ~= counter.values[1]
+  if values then
+    local count, sum, last = string.match(values, '^ (%d+) (%d+) (%d+)$')
+    unreadable = not count or #sum > 15 or #last > 15 or expires > now + 2 * window
+      or redis.pcall('ZCARD', KEYS[log]) ~= tonumber(count)
     if not unreadable then
-      entries, used, number = counter.values[1], counter.values[2], counter.values[3]
-      latest = counter.expires - window
+      entries, used, number = tonumber(count), tonumber(sum), tonumber(last)
+      latest = expires - window
       for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[log], '-inf', start)) do
         gone = gone + 1
         used = used - tonumber(string.match(member, ':(%d+)$'))
@@ -49,7 +49,7 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
     end
   end
   local function standing(sum, newest, next)
-    return { remaining = math.max(0, limit - sum), next = next, reset = sum > 0 and newest + window - now or 0 }
+    return math.max(0, limit - sum), next, sum > 0 and newest + window - now or 0
   end
 
   local retry, over = 0, used + cost - limit
@@ -59,9 +59,9 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
     retry = freed(over)
   end
   local next = used > 0 and freed(math.max(1, used - limit + 1)) or 0
-  local before = standing(used, latest, next)
-  if cost == 0 then
-    return { retry = 0, before = before, after = before, unreadable = unreadable }
+  local remaining, soon, reset = standing(used, latest, next)
+  if retry ~= 0 or cost == 0 then
+    return retry, unreadable, remaining, soon, reset, remaining, soon, reset
   end
   -- What leaves the log with this charge, or is changed by giving back, latest
   -- first: the members to remove, and the one to put back with less.
@@ -97,13 +97,10 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
   elseif used > 0 then
     nextAfter = math.min(next, window)
   end
-  return {
-    retry = retry,
-    before = before,
-    after = standing(sum, newest, nextAfter),
-    charged = { expires = left > 0 and newest + window or now, values = { left, sum, number + added } },
-    unreadable = unreadable,
-    write = function(expire)
+  local afterwards, sooner, full = standing(sum, newest, nextAfter)
+  return 0, unreadable, remaining, soon, reset, afterwards, sooner, full,
+    left > 0 and newest + window or now, string.format(' %.0f %.0f %.0f', left, sum, number + added),
+    function(expire)
       if entries == 0 then
         redis.call('DEL', KEYS[log])
       elseif gone > 0 then
@@ -121,6 +118,5 @@ algorithms.sliding_log = function(counter, limit, cost, now, args)
       if left > 0 then
         expire(log, newest + window)
       end
-    end,
-  }
+    end
 end

@@ -10,28 +10,31 @@
 -- A clock that stepped back charges the latest bucket on; one that is more than a
 -- window behind it is unreadable.
 
-algorithms.sliding_window = function(counter, limit, cost, now, args)
-  local buckets, length = args[1], args[2]
+algorithms.sliding_window = function(values, expires, limit, cost, now, arg)
+  local buckets, length = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local index = (now - math.fmod(now, length)) / length
-  local units = {} -- [1] is the latest
-  for i = 1, buckets do
-    units[i] = 0
-  end
-
-  local unreadable = false
-  if counter then
-    local latest = counter.expires / length - buckets
-    unreadable = #counter.values ~= buckets or math.fmod(counter.expires, length) ~= 0 or latest > index + buckets
-    for _, n in ipairs(counter.values) do
-      unreadable = unreadable or n < 0 or n > 1000000000000
-    end
-    if not unreadable then
-      local age = math.max(0, index - latest)
-      index = math.max(index, latest)
-      for i = 1, buckets - age do
-        units[i + age] = counter.values[i]
+  local units, unreadable = {}, false -- [1] is the latest
+  if values then
+    local latest, found = expires / length - buckets, 0
+    unreadable = math.fmod(expires, length) ~= 0 or latest > index + buckets
+    local age = math.max(0, index - latest)
+    for word in string.gmatch(values, '%S+') do
+      local n = tonumber(word)
+      found = found + 1
+      unreadable = unreadable or not n or n < 0 or n > 1000000000000 or string.find(word, '%D') ~= nil
+      if found + age <= buckets then
+        units[found + age] = n
       end
     end
+    unreadable = unreadable or found ~= buckets
+    if unreadable then
+      units = {}
+    else
+      index = math.max(index, latest)
+    end
+  end
+  for i = 1, buckets do
+    units[i] = units[i] or 0
   end
   local function leaves(i) -- when the i-th latest bucket leaves the window
     return (index - i + 1 + buckets) * length
@@ -55,23 +58,19 @@ algorithms.sliding_window = function(counter, limit, cost, now, args)
         reset = leaves(i) - now
       end
     end
-    return {
-      used = used,
-      remaining = math.max(0, limit - used),
-      next = used > 0 and freed(math.max(1, used - limit + 1)) or 0,
-      reset = reset,
-    }
+    local next = used > 0 and freed(math.max(1, used - limit + 1)) or 0
+    return used, math.max(0, limit - used), next, reset
   end
 
-  local before = standing()
-  local retry, over = 0, before.used + cost - limit
+  local used, remaining, next, reset = standing()
+  local retry, over = 0, used + cost - limit
   if cost > limit then
     retry = -1
   elseif cost > 0 and over > 0 then
     retry = freed(over)
   end
-  if cost == 0 then
-    return { retry = 0, before = before, after = before, unreadable = unreadable }
+  if retry ~= 0 or cost == 0 then
+    return retry, unreadable, remaining, next, reset, remaining, next, reset
   end
   units[1] = units[1] + cost
   for i = 1, buckets do -- what is given back comes off the latest first
@@ -79,11 +78,9 @@ algorithms.sliding_window = function(counter, limit, cost, now, args)
       units[i], units[i + 1] = 0, i < buckets and units[i + 1] + units[i] or nil
     end
   end
-  return {
-    retry = retry,
-    before = before,
-    after = standing(),
-    charged = { expires = leaves(1), values = units },
-    unreadable = unreadable,
-  }
+  local _, left, sooner, full = standing()
+  for i = 1, buckets do
+    units[i] = string.format('%.0f', units[i])
+  end
+  return 0, unreadable, remaining, next, reset, left, sooner, full, leaves(1), ' ' .. table.concat(units, ' ')
 end

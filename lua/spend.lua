@@ -1,7 +1,18 @@
 -- spend: decides one request against all limits of its policy. All pass and all
 -- are charged, or nothing is written. Each algorithm is a function in the table
 -- `algorithms`; the caller puts `local algorithms = {}` and the files with those
--- that the policy needs before this one.
+-- that the policy needs before this one. The function is given
+--   values, expires   of the held counter: the text behind `until` and `until`
+--                     itself; nil if there is none
+--   limit, cost, now
+--   arg, count        where its arguments begin in ARGV, and how many there are
+-- and returns
+--   retry             as in the reply, or nil: the boundaries do not contain now
+--   unreadable        the held values could not be read; it began anew
+--   remaining, next, reset            as in the reply, if nothing is charged
+--   remaining, next, reset            if the cost is charged
+--   expires, values   of the counter to keep then
+--   write             function that writes what is kept beside the hash, or nil
 --
 -- KEYS
 --   1  hash with the counters of one identity in one scope: a field per limit,
@@ -34,7 +45,8 @@ if server_clock then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local cost, up_to = tonumber(ARGV[2]), ARGV[3] == '1'
+local cost = tonumber(ARGV[2])
+local match = string.match
 
 -- integer writes a number in full: Lua's own conversion writes 1e+15.
 local function integer(n)
@@ -51,127 +63,113 @@ local function expire(n, ends)
   end
 end
 
--- parse reads a counter's text; nil if that is not one.
-local function parse(text)
-  local shape, expires, rest = string.match(text, '^(%S+) (%d+)(.*)$')
-  if not shape or #expires > 16 then
-    return nil
-  end
-  local values = {}
-  for word in string.gmatch(rest, '%S+') do
-    local value = string.match(word, '^-?%d+$') and #word <= 16 and tonumber(word)
-    if not value then
-      return nil
-    end
-    values[#values + 1] = value
-  end
-  return { shape = shape, expires = tonumber(expires), values = values }
-end
-
 -- What is held: every counter of the hash, also those of limits that are not in
 -- this policy, since the key must outlive them all.
-local held, garbled, restarted = {}, {}, 0
+local shapes, ends, values, garbled = {}, {}, {}, {} -- by the limit's name
+local latest = 0 -- what the key's expiry is set to already
+local restarted = 0
 local flat = redis.pcall('HGETALL', KEYS[1])
 local foreign = flat.err ~= nil -- the key is not a hash
 if foreign then
   flat, restarted = {}, 1
 end
 for i = 1, #flat, 2 do
-  held[flat[i]] = parse(flat[i + 1])
-  garbled[flat[i]] = held[flat[i]] == nil
+  local name = flat[i]
+  local shape, expires, rest = match(flat[i + 1], '^(%S+) (%d+)(.*)$')
+  if shape and #expires <= 16 then
+    expires = tonumber(expires)
+    shapes[name], ends[name], values[name] = shape, expires, rest
+    if expires > latest then
+      latest = expires
+    end
+  else
+    garbled[name] = true
+  end
 end
 
--- ask asks every limit, before anything is written; nil if the caller's clock is
--- too far from ours.
+-- ask asks every limit, before anything is written: whether all pass, the
+-- standings before and after, and what to write. nil if the caller's clock is too
+-- far from ours.
 local function ask(units)
-  local verdicts, passed, unreadable, arg = {}, true, 0, 5
+  local passed, unreadable, before, after, fields, writes = true, 0, {}, {}, {}, nil
+  local arg, n = 5, 0
   for i = 1, tonumber(ARGV[4]) do
-    local name, shape, limit, count = ARGV[arg], ARGV[arg + 1], tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
-    local args = {}
-    for j = 1, count do
-      args[j] = tonumber(ARGV[arg + 3 + j])
+    local name, shape, count = ARGV[arg], ARGV[arg + 1], tonumber(ARGV[arg + 3])
+    local held, expires
+    if shapes[name] == shape then
+      held, expires = values[name], ends[name]
     end
-    arg = arg + 4 + count
-
-    local counter = held[name]
-    if counter and counter.shape ~= shape then
-      counter = nil
-    end
-    local verdict = algorithms[string.match(shape, '^[^.]+')](counter, limit, units, now, args)
-    if not verdict then
+    local retry, bad, left, next, reset, left2, next2, reset2, expires2, held2, write =
+      algorithms[match(shape, '^[^.]+')](held, expires, tonumber(ARGV[arg + 2]), units, now, arg + 4, count)
+    if not retry then
       return nil
     end
-    if verdict.unreadable or garbled[name] then
+    if bad or garbled[name] then
       unreadable = unreadable + 1
     end
-    passed = passed and verdict.retry == 0
-    verdict.name, verdict.shape = name, shape
-    verdicts[i] = verdict
+    passed = passed and retry == 0
+    before[n + 1], before[n + 2], before[n + 3], before[n + 4] = retry, left, next, reset
+    after[n + 1], after[n + 2], after[n + 3], after[n + 4] = retry, left2, next2, reset2
+    n = n + 4
+    fields[i] = { name, shape, expires2, held2 }
+    if write then
+      writes = writes or {}
+      writes[#writes + 1] = write
+    end
+    arg = arg + 4 + count
   end
-  return verdicts, passed, unreadable
+  return passed, unreadable, passed and after or before, fields, writes
 end
 
-local verdicts, passed, unreadable = ask(up_to and 0 or cost)
-if verdicts and up_to then
-  for _, verdict in ipairs(verdicts) do
-    cost = math.min(cost, verdict.before.remaining)
+local passed, unreadable, standings, fields, writes
+if ARGV[3] == '1' then
+  standings = select(3, ask(0))
+  for i = 2, standings and #standings or 0, 4 do
+    cost = math.min(cost, standings[i])
   end
   cost = math.max(1, cost) -- which is refused if nothing is left
-  verdicts, passed, unreadable = ask(cost)
 end
-if not verdicts then
+passed, unreadable, standings, fields, writes = ask(cost)
+if passed == nil then
   return { -1, now }
 end
-restarted = restarted + unreadable
 
 if passed and cost ~= 0 then
-  local latest = 0 -- what the key's expiry is set to already
-  for _, counter in pairs(held) do
-    latest = math.max(latest, counter.expires)
-  end
-
-  local fields = {}
-  for _, verdict in ipairs(verdicts) do
-    local charged = verdict.charged
-    local text = { verdict.shape, integer(charged.expires) }
-    for _, value in ipairs(charged.values) do
-      text[#text + 1] = integer(value)
-    end
-    fields[#fields + 1] = verdict.name
-    fields[#fields + 1] = table.concat(text, ' ')
-    held[verdict.name] = charged
+  local texts, grown = {}, false
+  for i, field in ipairs(fields) do
+    local name, expires = field[1], field[3]
+    texts[2 * i - 1] = name
+    texts[2 * i] = field[2] .. ' ' .. integer(expires) .. field[4]
+    grown = grown or ends[name] ~= expires
+    ends[name] = expires
   end
   if foreign then
     redis.call('DEL', KEYS[1])
   end
-  redis.call('HSET', KEYS[1], unpack(fields))
+  redis.call('HSET', KEYS[1], unpack(texts))
 
-  local ended, expires = {}, 0
-  for name, counter in pairs(held) do
-    if counter.expires <= now then
-      ended[#ended + 1] = name
+  if grown then -- else no counter ends at another time than before
+    local ended, expires = {}, 0
+    for name, moment in pairs(ends) do
+      if moment <= now then
+        ended[#ended + 1] = name
+      end
+      expires = math.max(expires, moment)
     end
-    expires = math.max(expires, counter.expires)
-  end
-  if #ended > 0 then
-    redis.call('HDEL', KEYS[1], unpack(ended))
-  end
-  if expires ~= latest then
-    expire(1, expires)
-  end
-  for _, verdict in ipairs(verdicts) do
-    if verdict.write then
-      verdict.write(expire)
+    if #ended > 0 then
+      redis.call('HDEL', KEYS[1], unpack(ended))
     end
+    if expires ~= latest then
+      expire(1, expires)
+    end
+  end
+  for _, write in ipairs(writes or {}) do
+    write(expire)
   end
 end
 
-local reply = { passed and 1 or 0, now, restarted, passed and cost or 0 }
-for _, verdict in ipairs(verdicts) do
-  local standing = passed and verdict.after or verdict.before
-  reply[#reply + 1] = verdict.retry
-  reply[#reply + 1] = standing.remaining
-  reply[#reply + 1] = standing.next
-  reply[#reply + 1] = standing.reset
+local reply = { passed and 1 or 0, now, restarted + unreadable, passed and cost or 0 }
+for i = 1, #standings do
+  reply[i + 4] = standings[i]
 end
 return reply
