@@ -22,7 +22,7 @@ func TestParseWindow(t *testing.T) {
 	length := "must be between 1ms and 3660d"
 	for text, rule := range map[string]string{
 		"": WindowRule, "fortnight": WindowRule, "1 day": WindowRule, "1.5h": WindowRule, "-5s": WindowRule, "5": WindowRule, "5us": WindowRule, "Day": WindowRule, "5m day": WindowRule,
-		"1234567890s": WindowRule, "0s": length, "3661d": length, "3660d1ms": length, "999999999d": length, "3660d3660d": length,
+		"1234567890123s": WindowRule, "1234567890s": length, "0s": length, "3661d": length, "3660d1ms": length, "999999999d": length, "3660d3660d": length,
 	} {
 		w, err := ParseWindow(text)
 		want := fmt.Sprintf("window: %q %s", text, rule)

@@ -49,8 +49,8 @@ const (
 )
 
 var (
-	durationPart = regexp.MustCompile(`(\d{1,9})(ms|[smhd])`)
-	duration     = regexp.MustCompile(`^(?:\d{1,9}(?:ms|[smhd]))+$`)
+	durationPart = regexp.MustCompile(`(\d{1,12})(ms|[smhd])`)
+	duration     = regexp.MustCompile(`^(?:\d{1,12}(?:ms|[smhd]))+$`)
 	durationUnit = map[string]time.Duration{
 		"ms": time.Millisecond, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour,
 	}
@@ -137,6 +137,8 @@ func (w Window) String() string {
 		return strconv.FormatInt(int64(w.Length/(24*time.Hour)), 10) + "d"
 	case w.Length%time.Second == 0:
 		return strconv.FormatInt(int64(w.Length/time.Second), 10) + "s"
+	case w.Length%time.Millisecond == 0:
+		return strconv.FormatInt(w.Length.Milliseconds(), 10) + "ms"
 	default:
 		return w.Length.String()
 	}
