@@ -40,16 +40,17 @@ func (i *Instance) UnmarshalJSON(data []byte) (err error) {
 			i.plugin.log.Error("instance refused", "plugin", Name, "error", err)
 		}
 	}()
-	config, where, err := decodeConfig(data)
+	config, where, unknown, err := decodeConfig(data)
 	if err != nil {
 		return err
 	}
-	return i.compile(config, where)
+	return i.compile(config, where, unknown)
 }
 
-func (i *Instance) compile(c Config, where placement) error {
+// compile reports the problems that were found already together with its own.
+func (i *Instance) compile(c Config, where placement, problems []error) error {
 	policy, err := c.policy()
-	if err := errors.Join(append(c.check(), err)...); err != nil {
+	if err := errors.Join(slices.Concat(problems, c.check(), []error{err})...); err != nil {
 		return err
 	}
 	store, err := i.plugin.stores.forInstance(c.Redis)

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 
 	"kong-quota/quota"
@@ -122,29 +124,33 @@ func (p placement) scope() string {
 
 // decodeConfig reads the JSON that Kong starts an instance with: the fields of
 // Config beside Kong's own, which begin with two underscores or are the ids of a
-// placement. Any other name is an error.
-func decodeConfig(data []byte) (Config, placement, error) {
+// placement. unknown has a problem for every other name; the rest is decoded all
+// the same, so that its problems can be reported with them.
+func decodeConfig(data []byte) (config Config, where placement, unknown []error, err error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
-		return Config{}, placement{}, fmt.Errorf("config: %w", err)
+		return Config{}, placement{}, nil, fmt.Errorf("config: %w", err)
 	}
-	var where placement
 	if err := json.Unmarshal(data, &where); err != nil {
-		return Config{}, placement{}, fmt.Errorf("config: %w", err)
+		return Config{}, placement{}, nil, fmt.Errorf("config: %w", err)
 	}
-	for name := range fields {
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		switch {
 		case strings.HasPrefix(name, "__"):
-			delete(fields, name)
 		case name == "consumer_id", name == "route_id", name == "service_id", name == "consumer_group_id":
-			delete(fields, name)
+		case slices.Contains(fieldNames, name):
+			continue
+		default:
+			// Its value stays unsaid: it may be a secret under a wrong name.
+			unknown = append(unknown, fmt.Errorf("%s: is no field of the configuration", name))
 		}
+		delete(fields, name)
 	}
 	own, err := json.Marshal(fields)
 	if err != nil {
-		return Config{}, placement{}, fmt.Errorf("config: %w", err)
+		return Config{}, placement{}, nil, fmt.Errorf("config: %w", err)
 	}
-	config := Defaults
+	config = Defaults
 	config.Identify = nil // or decoding would write into the default's array
 	decoder := json.NewDecoder(bytes.NewReader(own))
 	decoder.DisallowUnknownFields()
@@ -153,13 +159,19 @@ func decodeConfig(data []byte) (Config, placement, error) {
 		if errors.As(err, &wrong) {
 			err = &quota.FieldError{Field: wrong.Field, Value: wrong.Value, Rule: "does not fit the type " + wrong.Type.String()}
 		}
-		return Config{}, placement{}, fmt.Errorf("config: %w", err)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Config{}, placement{}, errors.New("config: there is more than one value")
+		return Config{}, placement{}, nil, fmt.Errorf("config: %w", errors.Join(append(unknown, err)...))
 	}
 	if config.Identify == nil {
 		config.Identify = Defaults.Identify
 	}
-	return config, where, nil
+	return config, where, unknown, nil
 }
+
+// fieldNames are the names that a configuration may have.
+var fieldNames = func() (names []string) {
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		names = append(names, t.Field(i).Tag.Get("json"))
+	}
+	return names
+}()

@@ -94,7 +94,7 @@ func TestSchemaDefaultsAreDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _, err := decodeConfig(text)
+	config, _, _, err := decodeConfig(text)
 	if err != nil {
 		t.Fatal(err)
 	}
