@@ -43,6 +43,8 @@ services:
   - { name: keep, paths: [/keep], strip_path: false, preserve_host: true }
   - { name: regex, paths: ['~/v\d+/'] }
   - { name: post, paths: [/r], methods: [POST] }
+  - { name: two, paths: [/r/deep/and/deeper, /a] }
+  - { name: a, paths: [/a/b] }
   - { name: host, hosts: ['*.example.com'], paths: [/r] }
 - name: other
   host: up
@@ -62,6 +64,8 @@ func TestRouting(t *testing.T) {
 		{"GET", "x", "/r", "r /r"}, {"GET", "x", "/r/1", "r /r"}, {"GET", "x", "/r/deep/1", "deep /r/deep"},
 		{"POST", "x", "/r/deep", "post /r"}, {"GET", "a.example.com:80", "/r/deep", "host /r"}, {"GET", "x", "/v12/a", "regex /v12/"},
 		{"GET", "x", "/keep/1", "keep /keep"}, {"GET", "x", "/", ""}, {"GET", "x", "/v/a", ""},
+		// The paths are sorted, not the routes.
+		{"GET", "x", "/a/b", "a /a/b"}, {"GET", "x", "/a/c", "two /a"}, {"GET", "x", "/r/deep/and/deeper", "two /r/deep/and/deeper"},
 	} {
 		r, prefix := s.match(&http.Request{Method: c.method, Host: c.host, URL: &url.URL{Path: c.path}})
 		got := ""

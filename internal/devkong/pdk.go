@@ -1,6 +1,7 @@
 package devkong
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -185,8 +186,8 @@ func (x *exchange) variable(name string) string {
 		return x.header(header)
 	}
 	switch name {
-	case "remote_addr":
-		return x.ip
+	case "remote_addr": // as nginx has it behind its realip module
+		return x.forwarded
 	case "request_method":
 		return x.request.Method
 	case "request_uri":
@@ -323,6 +324,9 @@ func respond(x *exchange, args []byte) (proto.Message, error) {
 	in := new(pb.ExitArgs)
 	if err := proto.Unmarshal(args, in); err != nil {
 		return nil, err
+	}
+	if in.Status < 100 || in.Status > 599 {
+		return nil, errors.New("code must be a number between 100 and 599")
 	}
 	for name, value := range in.Headers.GetFields() {
 		if !strings.EqualFold(name, "transfer-encoding") {

@@ -141,7 +141,6 @@ func (g *Gateway) newProxy() *httputil.ReverseProxy {
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			x := exchangeOf(r)
 			g.log.Warn("upstream", "service", x.service.Name, "error", err)
-			x.response = http.Header{}
 			x.fail(http.StatusBadGateway, "An invalid response was received from the upstream server")
 			x.finish(w)
 		},

@@ -8,37 +8,48 @@ import (
 	"strings"
 )
 
+// candidate is a route with one of its paths, or with none: Kong sorts the paths
+// of all routes, not the routes.
+type candidate struct {
+	*route
+	path  string
+	regex *regexp.Regexp // of a path that begins with ~
+}
+
 // order sorts the routes as Kong tries them: those that ask for more kinds of
 // attributes first, then regular expressions by priority, then longer paths.
-func order(routes map[string]*route) []*route {
-	sorted := make([]*route, 0, len(routes))
+func order(routes map[string]*route) []candidate {
+	var sorted []candidate
 	for _, r := range routes {
-		sorted = append(sorted, r)
-	}
-	kinds := func(r *route) int { return min(1, len(r.Paths)) + min(1, len(r.Hosts)) + min(1, len(r.Methods)) }
-	longest := func(r *route) int {
-		n := 0
-		for _, path := range r.Paths {
-			n = max(n, len(path))
+		if len(r.Paths) == 0 {
+			sorted = append(sorted, candidate{route: r})
 		}
-		return n
+		for _, path := range r.Paths {
+			c := candidate{route: r, path: path}
+			if expression, isRegex := strings.CutPrefix(path, "~"); isRegex {
+				compiled, err := regexp.Compile("^(?:" + expression + ")")
+				if err != nil {
+					continue // Kong's are PCRE; this one is none of Go's
+				}
+				c.regex = compiled
+			}
+			sorted = append(sorted, c)
+		}
 	}
-	regex := func(r *route) bool {
-		return slices.ContainsFunc(r.Paths, func(p string) bool { return strings.HasPrefix(p, "~") })
-	}
-	slices.SortFunc(sorted, func(a, b *route) int {
+	kinds := func(c candidate) int { return min(1, len(c.Paths)) + min(1, len(c.Hosts)) + min(1, len(c.Methods)) }
+	slices.SortFunc(sorted, func(a, b candidate) int {
 		switch {
 		case kinds(a) != kinds(b):
 			return kinds(b) - kinds(a)
-		case regex(a) != regex(b):
-			if regex(a) {
+		case (a.regex != nil) != (b.regex != nil):
+			if a.regex != nil {
 				return -1
 			}
 			return 1
 		case a.RegexPriority != b.RegexPriority:
 			return b.RegexPriority - a.RegexPriority
-		case longest(a) != longest(b):
-			return longest(b) - longest(a)
+		case len(a.path) != len(b.path):
+			return len(b.path) - len(a.path)
 		}
 		return strings.Compare(a.ID, b.ID)
 	})
@@ -48,21 +59,26 @@ func order(routes map[string]*route) []*route {
 // match finds the route of a request and the part of its path that the route
 // matched; nil if there is none.
 func (s *state) match(r *http.Request) (*route, string) {
-	for _, candidate := range s.router {
-		if len(candidate.Methods) > 0 && !slices.Contains(candidate.Methods, r.Method) {
+	for _, c := range s.router {
+		if len(c.Methods) > 0 && !slices.Contains(c.Methods, r.Method) {
 			continue
 		}
-		if len(candidate.Hosts) > 0 && !slices.ContainsFunc(candidate.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) {
+		if len(c.Hosts) > 0 && !slices.ContainsFunc(c.Hosts, func(h string) bool { return hostMatches(h, r.Host) }) {
 			continue
 		}
-		if len(candidate.Paths) == 0 {
-			return candidate, ""
-		}
-		if prefix, ok := pathMatches(candidate.Paths, r.URL.Path); ok {
-			return candidate, prefix
+		if prefix, ok := c.matches(r.URL.Path); ok {
+			return c.route, prefix
 		}
 	}
 	return nil, ""
+}
+
+func (c candidate) matches(path string) (prefix string, ok bool) {
+	if c.regex != nil {
+		prefix = c.regex.FindString(path)
+		return prefix, prefix != ""
+	}
+	return c.path, strings.HasPrefix(path, c.path)
 }
 
 func hostMatches(want, got string) bool {
@@ -78,23 +94,4 @@ func hostMatches(want, got string) bool {
 		return strings.HasPrefix(got, prefix)
 	}
 	return strings.EqualFold(want, got)
-}
-
-func pathMatches(paths []string, path string) (prefix string, ok bool) {
-	for _, want := range paths {
-		if expression, isRegex := strings.CutPrefix(want, "~"); isRegex {
-			compiled, err := regexp.Compile("^(?:" + expression + ")")
-			if err != nil {
-				continue
-			}
-			if found := compiled.FindString(path); found != "" && len(found) > len(prefix) {
-				prefix, ok = found, true
-			}
-			continue
-		}
-		if strings.HasPrefix(path, want) && len(want) > len(prefix) {
-			prefix, ok = want, true
-		}
-	}
-	return prefix, ok
 }

@@ -22,7 +22,7 @@ type state struct {
 	credentials map[string]*credential // by key
 	plugins     map[string]*plugin
 	order       []string // ids of the plugins as they came
-	router      []*route
+	router      []candidate
 }
 
 func newState() *state {

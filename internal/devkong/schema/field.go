@@ -8,32 +8,39 @@
 package schema
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
-	"sort"
+	"strconv"
+
+	"kong-quota/internal/devkong/strict"
 )
 
 // Field is a field's definition.
 type Field struct {
-	Type          string       `json:"type"`
-	Required      bool         `json:"required"`
-	Default       any          `json:"default"`
-	Description   string       `json:"description"`
-	Referenceable bool         `json:"referenceable"`
-	Encrypted     bool         `json:"encrypted"`
-	Unique        bool         `json:"unique"`
-	Auto          bool         `json:"auto"`
-	Immutable     bool         `json:"immutable"`
-	Err           string       `json:"err"`
-	Examples      []any        `json:"examples"`
-	Elements      *Field       `json:"elements"`
-	Keys          *Field       `json:"keys"`
-	Values        *Field       `json:"values"`
-	Fields        []NamedField `json:"fields"`
-	EntityChecks  []Check      `json:"entity_checks"`
+	Type           string       `json:"type"`
+	Required       *bool        `json:"required"`
+	Default        any          `json:"default"`
+	Description    string       `json:"description"`
+	Reference      string       `json:"reference"` // of a foreign field
+	OnDelete       string       `json:"on_delete"`
+	Referenceable  bool         `json:"referenceable"`
+	Encrypted      bool         `json:"encrypted"`
+	Unique         bool         `json:"unique"`
+	UniqueAcrossWs bool         `json:"unique_across_ws"`
+	Auto           bool         `json:"auto"`
+	Immutable      bool         `json:"immutable"`
+	Transient      bool         `json:"transient"`
+	Err            string       `json:"err"`
+	Examples       []any        `json:"examples"`
+	Deprecation    *deprecation `json:"deprecation"`
+	Elements       *Field       `json:"elements"`
+	Keys           *Field       `json:"keys"`
+	Values         *Field       `json:"values"`
+	Fields         []NamedField `json:"fields"`
+	EntityChecks   []Check      `json:"entity_checks"`
 	Validators
 
 	definition json.RawMessage // what it was read from
@@ -41,25 +48,40 @@ type Field struct {
 
 // Validators are the attributes that check a value.
 type Validators struct {
-	Eq         *any      `json:"eq"`
-	Ne         *any      `json:"ne"`
-	NotOneOf   []any     `json:"not_one_of"`
-	OneOf      []any     `json:"one_of"`
-	Gt         *float64  `json:"gt"`
-	Timestamp  bool      `json:"timestamp"`
-	UUID       bool      `json:"uuid"`
-	IsRegex    bool      `json:"is_regex"`
-	Between    []float64 `json:"between"`
-	LenEq      *int      `json:"len_eq"`
-	LenMin     *int      `json:"len_min"`
-	LenMax     *int      `json:"len_max"`
-	StartsWith string    `json:"starts_with"`
-	NotMatch   string    `json:"not_match"`
-	MatchNone  []pattern `json:"match_none"`
-	Match      string    `json:"match"`
-	MatchAll   []pattern `json:"match_all"`
-	MatchAny   *patterns `json:"match_any"`
-	Contains   *any      `json:"contains"`
+	Eq         constant   `json:"eq"`
+	Ne         constant   `json:"ne"`
+	NotOneOf   []any      `json:"not_one_of"`
+	OneOf      []any      `json:"one_of"`
+	Gt         *float64   `json:"gt"`
+	Timestamp  bool       `json:"timestamp"`
+	UUID       bool       `json:"uuid"`
+	IsRegex    bool       `json:"is_regex"`
+	Between    []float64  `json:"between"`
+	LenEq      *int       `json:"len_eq"`
+	LenMin     *int       `json:"len_min"`
+	LenMax     *int       `json:"len_max"`
+	StartsWith string     `json:"starts_with"`
+	NotMatch   string     `json:"not_match"`
+	MatchNone  []pattern  `json:"match_none"`
+	Match      string     `json:"match"`
+	MatchAll   []pattern  `json:"match_all"`
+	MatchAny   *patterns  `json:"match_any"`
+	Contains   constant   `json:"contains"`
+	Subsets    [][]string `json:"mutually_exclusive_subsets"`
+}
+
+// constant is a value that an attribute names; it may be null, which is another
+// thing than no attribute.
+type constant struct {
+	given bool
+	value any
+}
+
+// UnmarshalJSON reads any value.
+func (c *constant) UnmarshalJSON(data []byte) error {
+	c.given = true
+	c.value = nil
+	return json.Unmarshal(data, &c.value)
 }
 
 type pattern struct {
@@ -70,6 +92,28 @@ type pattern struct {
 type patterns struct {
 	Patterns []string `json:"patterns"`
 	Err      string   `json:"err"`
+}
+
+// deprecation makes Kong warn; devkong only knows that it is there.
+type deprecation struct {
+	Message  string `json:"message"`
+	Removal  string `json:"removal_in_version"`
+	Default  any    `json:"old_default"`
+	Replaced []any  `json:"replaced_with"`
+}
+
+// UnmarshalJSON reads a definition and refuses attributes that Kong does not know.
+func (f *Field) UnmarshalJSON(data []byte) error {
+	*f = Field{}
+	err := f.overlay(data)
+	f.definition = slices.Clone(data)
+	return err
+}
+
+// overlay replaces the attributes that are in data.
+func (f *Field) overlay(data []byte) error {
+	type plain Field
+	return strict.Decode(data, (*plain)(f))
 }
 
 // NamedField is a field of a record: a table with the name as its only key.
@@ -88,101 +132,16 @@ func (n *NamedField) UnmarshalJSON(data []byte) error {
 		return fmt.Errorf("a record's field has one name, not %d", len(table))
 	}
 	for name, definition := range table {
-		n.Name, n.definition = name, definition
-		if err := strict(definition, &n.Field); err != nil {
+		n.Name = name
+		if err := n.Field.UnmarshalJSON(definition); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-// strict decodes and refuses attributes that the type does not have.
-func strict(data []byte, into any) error {
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	return decoder.Decode(into)
-}
-
-// Plugin is the schema of a plugin: its configuration's record.
-type Plugin struct {
-	Name   string
-	Config Field
-}
-
-// ReadPlugin reads the Schema of a plugin's dump, and refuses what Kong refuses
-// to start with.
-func ReadPlugin(data []byte) (*Plugin, error) {
-	var dumped struct {
-		Name   string       `json:"name"`
-		Fields []NamedField `json:"fields"`
-	}
-	if err := strict(data, &dumped); err != nil {
-		return nil, fmt.Errorf("schema: %w", err)
-	}
-	p := &Plugin{Name: dumped.Name}
-	found := false
-	for _, f := range dumped.Fields {
-		if f.Name == "config" {
-			p.Config, found = f.Field, true
-		}
-	}
-	if !found || p.Config.Type != "record" {
-		return nil, errors.New("schema: there must be a field config of type record")
-	}
-	if problems := p.Config.check("config"); len(problems) > 0 {
-		return nil, fmt.Errorf("schema: %w", errors.Join(problems...))
-	}
-	return p, nil
-}
-
-var types = []string{"array", "boolean", "foreign", "function", "integer", "json", "map", "number", "record", "set", "string", "any"}
-
-// check finds what Kong's schema of schemas refuses, and a default that the field
-// itself would refuse.
-func (f *Field) check(path string) []error {
-	var problems []error
-	refuse := func(format string, args ...any) {
-		problems = append(problems, fmt.Errorf("%s: %s", path, fmt.Sprintf(format, args...)))
-	}
-	if !slices.Contains(types, f.Type) {
-		refuse("invalid type: %s", f.Type)
-	}
-	if n := len(f.Description); n > 0 && n < 10 || n > 500 {
-		refuse("description has %d characters; Kong wants 10 to 500", n)
-	}
-	switch {
-	case (f.Type == "array" || f.Type == "set") && f.Elements == nil:
-		refuse("an %s needs elements", f.Type)
-	case f.Type == "map" && (f.Keys == nil || f.Values == nil):
-		refuse("a map needs keys and values")
-	case f.Type == "record" && len(f.Fields) == 0:
-		refuse("a record needs fields")
-	}
-	if f.Between != nil && len(f.Between) != 2 {
-		refuse("between needs two numbers")
-	}
-	for _, child := range []*Field{f.Elements, f.Keys, f.Values} {
-		if child != nil {
-			problems = append(problems, child.check(path+"[]")...)
-		}
-	}
-	for i := range f.Fields {
-		problems = append(problems, f.Fields[i].check(path+"."+f.Fields[i].Name)...)
-	}
-	for _, c := range f.EntityChecks {
-		for _, name := range c.names() {
-			if f.lookup(name) == nil {
-				refuse("entity check %s names the field %q, which is none", c.name, name)
-			}
-		}
-	}
-	if f.Default != nil && len(problems) == 0 {
-		if err := f.validate(f.Fill(f.Default)); err != nil {
-			refuse("its default %v is refused: %v", f.Default, err)
-		}
-	}
-	return problems
-}
+// required reports whether null is refused.
+func (f *Field) required() bool { return f.Required != nil && *f.Required }
 
 // field finds a record's own field.
 func (f *Field) field(name string) *Field {
@@ -195,38 +154,104 @@ func (f *Field) field(name string) *Field {
 }
 
 // Fill returns the value with what was left out: defaults, null where there is
-// none, and records as tables of these, as Kong stores and shows them.
+// none, and records that are required as tables of these, as Kong stores and
+// shows them. An explicit null stays one. A required field without default stays
+// out, for validation to miss it.
 func (f *Field) Fill(value any) any {
-	if value == nil {
-		value = clone(f.Default)
+	switch v := value.(type) {
+	case map[string]any:
+		switch f.Type {
+		case "record":
+			filled := maps.Clone(v)
+			for i := range f.Fields {
+				field := &f.Fields[i]
+				if given, there := v[field.Name]; there {
+					filled[field.Name] = field.Fill(given)
+				} else if missing, known := field.missing(); known {
+					filled[field.Name] = missing
+				}
+			}
+			return filled
+		case "map":
+			filled := make(map[string]any, len(v))
+			for key, item := range v {
+				filled[key] = f.Values.Fill(item)
+			}
+			return filled
+		}
+	case []any:
+		switch f.Type {
+		case "array", "set":
+			filled := make([]any, 0, len(v))
+			for _, item := range v {
+				if item = f.Elements.Fill(item); f.Type == "array" || !isScalar(item) || !in(item, filled) {
+					filled = append(filled, item)
+				}
+			}
+			return filled
+		}
 	}
-	switch f.Type {
-	case "record":
-		given, ok := value.(map[string]any)
-		if value != nil && !ok {
-			return value
-		}
-		filled := make(map[string]any, len(f.Fields))
-		for name, v := range given {
-			filled[name] = v
-		}
-		for i := range f.Fields {
-			filled[f.Fields[i].Name] = f.Fields[i].Fill(filled[f.Fields[i].Name])
-		}
-		return filled
-	case "array", "set":
-		list, ok := value.([]any)
-		if !ok {
-			return value
-		}
-		filled := make([]any, len(list))
-		for i, v := range list {
-			filled[i] = v
-			if v != nil {
-				filled[i] = f.Elements.Fill(v)
+	return value
+}
+
+// missing is the value of a field that was not given; false if it stays out.
+func (f *Field) missing() (value any, known bool) {
+	switch {
+	case f.Default != nil && f.Type == "record" && f.required():
+		return f.Fill(clone(f.Default)), true
+	case f.Default != nil:
+		return clone(f.Default), true
+	case !f.required():
+		return nil, true
+	case f.Type == "record":
+		return f.Fill(map[string]any{}), true
+	}
+	return nil, false
+}
+
+func isScalar(value any) bool {
+	return value == nil || reflect.TypeOf(value).Comparable()
+}
+
+// Infer turns texts into the types that the field wants, as Kong does with forms;
+// what does not fit stays a text, for validation to refuse.
+func (f *Field) Infer(value any) any {
+	switch v := value.(type) {
+	case string:
+		switch f.Type {
+		case "array", "set":
+			return f.Infer([]any{v})
+		case "number", "integer":
+			if n, err := strconv.ParseFloat(v, 64); err == nil {
+				return n
+			}
+		case "boolean":
+			if v == "true" || v == "false" {
+				return v == "true"
 			}
 		}
-		return filled
+		if v == "" {
+			return nil
+		}
+	case []any:
+		if f.Type == "array" || f.Type == "set" {
+			inferred := make([]any, len(v))
+			for i, item := range v {
+				inferred[i] = f.Elements.Infer(item)
+			}
+			return inferred
+		}
+	case map[string]any:
+		inferred := maps.Clone(v)
+		for name, item := range v {
+			switch child := f.field(name); {
+			case f.Type == "map":
+				inferred[name] = f.Values.Infer(item)
+			case child != nil:
+				inferred[name] = child.Infer(item)
+			}
+		}
+		return inferred
 	}
 	return value
 }
@@ -259,6 +284,8 @@ func (f *Field) References(value any, replace func(string) string) any {
 			c[name] = item
 			if child := f.field(name); child != nil {
 				c[name] = child.References(item, replace)
+			} else if f.Values != nil {
+				c[name] = f.Values.References(item, replace)
 			}
 		}
 		return c
@@ -279,11 +306,4 @@ func (f *Field) References(value any, replace func(string) string) any {
 	return value
 }
 
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

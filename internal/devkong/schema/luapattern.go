@@ -1,6 +1,9 @@
 package schema
 
-import "strings"
+import (
+	"errors"
+	"strings"
+)
 
 // matches reports whether a Lua pattern is found in a text, as string.match
 // does: character classes, sets, the anchors ^ and $, the repetitions * + - ?,
@@ -12,8 +15,9 @@ func matches(text, pattern string) bool {
 	if anchored {
 		pattern = pattern[1:]
 	}
+	m := matcher{text: text, pattern: pattern, steps: 1_000_000 + 10*len(text)}
 	for start := 0; start <= len(text); start++ {
-		m := matcher{text: text, pattern: pattern, steps: 100_000}
+		m.captures = m.captures[:0]
 		if m.match(start, 0) >= 0 {
 			return true
 		}
@@ -22,6 +26,67 @@ func matches(text, pattern string) bool {
 		}
 	}
 	return false
+}
+
+// maxCaptures is Lua's.
+const maxCaptures = 32
+
+// checkPattern finds what Lua would raise an error for, in Lua's words.
+func checkPattern(pattern string) error {
+	m := matcher{pattern: strings.TrimPrefix(pattern, "^")}
+	open, opened, closed := []int{}, 0, map[int]bool{}
+	for p := 0; p < len(m.pattern); {
+		switch c := m.pattern[p]; {
+		case c == '(':
+			if opened++; opened > maxCaptures {
+				return errors.New("too many captures")
+			}
+			open = append(open, opened)
+			p++
+			continue
+		case c == ')':
+			if len(open) == 0 {
+				return errors.New("invalid pattern capture")
+			}
+			closed[open[len(open)-1]] = true
+			open = open[:len(open)-1]
+			p++
+			continue
+		case c == '%' && p+1 < len(m.pattern):
+			switch next := m.pattern[p+1]; {
+			case next == 'b':
+				if p+3 >= len(m.pattern) {
+					return errors.New("unbalanced pattern")
+				}
+				p += 4
+				continue
+			case next == 'f':
+				if p+2 >= len(m.pattern) || m.pattern[p+2] != '[' {
+					return errors.New("missing '[' after '%f' in pattern")
+				}
+				p += 2
+			case '0' <= next && next <= '9':
+				if !closed[int(next-'0')] {
+					return errors.New("invalid capture index")
+				}
+				p += 2
+				continue
+			}
+		}
+		end := m.classEnd(p)
+		switch {
+		case end >= 0:
+			p = end
+		case m.pattern[p] == '%':
+			return errors.New("malformed pattern (ends with '%')")
+		default:
+			return errors.New("malformed pattern (missing ']')")
+		}
+	}
+	if len(open) > 0 {
+		return errors.New("unfinished capture")
+	}
+	return nil
 }
 
 type matcher struct {
@@ -114,12 +179,13 @@ func (m *matcher) item(s, p int) int {
 		count := 0
 		for m.one(s+count, p, next) {
 			count++
+			m.steps--
 		}
 		least := 0
 		if repetition == '+' {
 			least = 1
 		}
-		for ; count >= least; count-- {
+		for ; count >= least && m.steps > 0; count-- {
 			if end := m.match(s+count, next+1); end >= 0 {
 				return end
 			}
@@ -230,6 +296,8 @@ func single(c, name byte) bool {
 		in = c < 32 || c == 127
 	case 'd':
 		in = digit
+	case 'g': // LuaJIT's addition to 5.1
+		in = c > 32 && c < 127
 	case 'l':
 		in = lower
 	case 'p':
@@ -263,6 +331,7 @@ func (m *matcher) balance(s, p int) int {
 	}
 	opening, closing, depth := m.pattern[p+2], m.pattern[p+3], 1
 	for i := s + 1; i < len(m.text); i++ {
+		m.steps--
 		switch m.text[i] {
 		case closing:
 			if depth--; depth == 0 {

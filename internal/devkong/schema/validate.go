@@ -5,14 +5,19 @@ import (
 	"math"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // Validate fills the value and checks it. The errors are a tree like Kong's: a
 // text, a table by field name, or a list by position; nil if there is none.
 func (f *Field) Validate(value any) (filled any, errs any) {
+	if value == nil {
+		if missing, known := f.missing(); known {
+			value = missing
+		}
+	}
 	filled = f.Fill(value)
 	return filled, f.validate(filled)
 }
@@ -23,16 +28,16 @@ const entity = "@entity"
 func (f *Field) validate(value any) any {
 	if value == nil {
 		switch {
-		case f.Ne != nil && *f.Ne == nil:
+		case f.Ne.given && f.Ne.value == nil:
 			return or(f.Err, "value must not be null")
-		case f.Eq != nil && *f.Eq != nil:
-			return "value must be " + lua(*f.Eq)
-		case f.Required:
-			return "required field missing"
+		case f.Eq.given && f.Eq.value != nil:
+			return "value must be " + lua(f.Eq.value)
+		case f.required():
+			return missingField
 		}
 		return nil
 	}
-	if f.Eq != nil && *f.Eq == nil {
+	if f.Eq.given && f.Eq.value == nil {
 		return or(f.Err, "value must be null")
 	}
 
@@ -83,22 +88,27 @@ func (f *Field) validate(value any) any {
 		switch {
 		case !ok:
 			return "expected a string"
-		case text == "" && f.LenMin == nil:
-			return "length must be at least 1"
 		case f.Referenceable && IsReference(text):
 			return nil
 		}
 	}
-	if err := f.run(value); err != "" {
+	validators := f.Validators
+	if f.Type == "string" && validators.LenMin == nil {
+		one := 1 // empty texts are not taken by default
+		validators.LenMin = &one
+	}
+	if err := validators.run(value); err != "" {
 		return or(f.Err, err)
 	}
 	return nil
 }
 
+const missingField = "required field missing"
+
 // needed validates a key, value or element, which Kong never lets be null.
 func (f *Field) needed(value any) any {
-	required := *f
-	required.Required = true
+	required, yes := *f, true
+	required.Required = &yes
 	return required.validate(value)
 }
 
@@ -130,6 +140,11 @@ func (f *Field) validateRecord(table map[string]any) any {
 			errs[name] = err
 		}
 	}
+	for i := range f.Fields {
+		if _, there := table[f.Fields[i].Name]; !there && f.Fields[i].required() {
+			errs[f.Fields[i].Name] = missingField
+		}
+	}
 	for _, c := range f.EntityChecks {
 		c.run(f, table, errs)
 	}
@@ -147,9 +162,9 @@ func (v *Validators) run(value any) string {
 	text, _ := value.(string)
 	number, isNumber := value.(float64)
 	switch {
-	case v.Eq != nil && !reflect.DeepEqual(value, *v.Eq):
-		return "value must be " + lua(*v.Eq)
-	case v.Ne != nil && reflect.DeepEqual(value, *v.Ne):
+	case v.Eq.given && !reflect.DeepEqual(value, v.Eq.value):
+		return "value must be " + lua(v.Eq.value)
+	case v.Ne.given && reflect.DeepEqual(value, v.Ne.value):
 		return "value must not be " + lua(value)
 	case v.NotOneOf != nil && in(value, v.NotOneOf):
 		return "must not be one of: " + list(v.NotOneOf)
@@ -165,6 +180,7 @@ func (v *Validators) run(value any) string {
 		return fmt.Sprintf("value should be between %d and %d", int64(v.Between[0]), int64(v.Between[1]))
 	}
 	if v.IsRegex {
+		// Kong's are PCRE; those with look-around are refused here and taken there.
 		if _, err := regexp.Compile(text); err != nil {
 			return "not a valid regex: " + text
 		}
@@ -203,12 +219,42 @@ func (v *Validators) run(value any) string {
 			return or(v.MatchAny.Err, "invalid value: "+text)
 		}
 	}
-	if v.Contains != nil {
-		if items, _ := value.([]any); !in(*v.Contains, items) {
-			return "expected to contain: " + lua(*v.Contains)
+	if items, _ := value.([]any); v.Contains.given && !in(v.Contains.value, items) {
+		return "expected to contain: " + lua(v.Contains.value)
+	}
+	return v.exclusive(value)
+}
+
+// exclusive is mutually_exclusive_subsets: the items are of one subset at most.
+func (v *Validators) exclusive(value any) string {
+	items, _ := value.([]any)
+	var found []string
+	for _, item := range items {
+		for _, subset := range v.Subsets {
+			text, _ := item.(string)
+			if names := "(" + quoted(subset) + ")"; slices.Contains(subset, text) && !slices.Contains(found, names) {
+				found = append(found, names)
+			}
 		}
 	}
+	if len(found) > 1 {
+		return "these sets are mutually exclusive: " + strings.Join(found, ", ")
+	}
 	return ""
+}
+
+// patterns are all Lua patterns of a field.
+func (v *Validators) patterns() []string {
+	all := []string{v.Match, v.NotMatch}
+	for _, list := range [][]pattern{v.MatchNone, v.MatchAll} {
+		for _, p := range list {
+			all = append(all, p.Pattern)
+		}
+	}
+	if v.MatchAny != nil {
+		all = append(all, v.MatchAny.Patterns...)
+	}
+	return all
 }
 
 // length is that of Lua's # operator: bytes of a text, items of a list. A table
@@ -264,5 +310,5 @@ func or(text, otherwise string) string {
 
 // IsReference reports whether a text is a vault reference, {vault://…}.
 func IsReference(text string) bool {
-	return strings.HasPrefix(text, "{vault://") && strings.HasSuffix(text, "}") && utf8.RuneCountInString(text) > len("{vault://}")
+	return strings.HasPrefix(text, "{vault://") && strings.HasSuffix(text, "}")
 }

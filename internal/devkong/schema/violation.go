@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -44,6 +45,9 @@ func NewViolation(errs map[string]any) *Violation {
 
 func (v *Violation) Error() string { return v.Message }
 
+// keywords are Lua's, which Penlight does not write as bare names.
+var keywords = strings.Fields("and break do else elseif end false for function if in local nil not or repeat return then true until while")
+
 // pretty writes a tree of errors as Penlight's pretty.write, which Kong uses.
 func pretty(value any, indent string) string {
 	inner := indent + "  "
@@ -64,7 +68,7 @@ func pretty(value any, indent string) string {
 	case map[string]any:
 		for _, name := range sortedKeys(v) {
 			key := name
-			if !matches(name, "^[%a_][%w_]*$") {
+			if !matches(name, "^[%a_][%w_]*$") || slices.Contains(keywords, name) {
 				key = `["` + name + `"]`
 			}
 			lines = append(lines, inner+key+" = "+nested(v[name], inner))
