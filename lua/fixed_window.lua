@@ -14,17 +14,18 @@
 --   used    units charged in it
 --
 -- The window that a counter is in lasts until its end, also when the clock steps
--- back. Only an end beyond the window after this one is taken for unreadable.
+-- back, or until all that was charged in it is given back. Only an end beyond the
+-- window after this one is taken for unreadable.
 
-algorithms.fixed_window = function(values, expires, limit, cost, now, arg, count)
+algorithms.fixed_window = function(held, limit, cost, now, arg, count)
   local ends, horizon
   if count == 1 then
     ends = now + ARGV[arg]
     horizon = ends + ARGV[arg]
   else
     for i = arg, arg + count - 3 do
-      if tonumber(ARGV[i]) <= now and now < tonumber(ARGV[i + 1]) then
-        ends, horizon = tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+      if ARGV[i] + 0 <= now and now < ARGV[i + 1] + 0 then
+        ends, horizon = ARGV[i + 1] + 0, ARGV[i + 2] + 0
       end
     end
     if not ends then
@@ -32,25 +33,34 @@ algorithms.fixed_window = function(values, expires, limit, cost, now, arg, count
     end
   end
 
-  local used, unreadable = 0, false
-  if values then
-    local held = tonumber(string.match(values, '^ (%d+)$'))
-    if not held or held > 2 ^ 53 or expires > horizon then
+  local used, expires, unreadable = 0, nil, false
+  if held then
+    local ending, units = string.match(held, '^ (%d+) (%d+)$')
+    if not ending or #ending > 16 or #units > 15 or ending + 0 > horizon then
       unreadable = true
-    elseif expires > now then
-      used, ends = held, expires
+    elseif ending + 0 > now then
+      used, ends, expires = units + 0, ending + 0, ending
     end
   end
 
-  local retry, total, left = 0, math.max(0, used + cost), ends - now
+  local retry = 0
   if cost > limit then
     retry = -1
-  elseif cost > 0 and total > limit then
-    retry = left
+  elseif cost > 0 and used + cost > limit then
+    retry = ends - now
   end
-  local before, after = used > 0 and left or 0, total > 0 and left or 0
-  return retry, unreadable,
-    math.max(0, limit - used), before, before,
-    math.max(0, limit - total), after, after,
-    ends, ' ' .. total
+  return retry, unreadable, function(charge)
+    local total = used + charge
+    if total <= 0 then
+      return limit, 0, 0, string.format(' %.0f 0', now), now
+    end
+    local remaining, left = limit - total, ends - now
+    if remaining < 0 then
+      remaining = 0
+    end
+    if expires then
+      return remaining, left, left, ' ' .. expires .. ' ' .. total
+    end
+    return remaining, left, left, string.format(' %.0f %.0f', ends, total), ends
+  end
 end

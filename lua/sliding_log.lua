@@ -12,24 +12,31 @@
 --   used     the sum of their costs
 --   number   of the latest entry
 -- A log that does not have as many entries as the counter says, or whose latest
--- charge is more than a window ahead, is unreadable and begins anew.
+-- charge is more than a window ahead, is unreadable and begins anew. A member
+-- without a cost counts one.
 
-algorithms.sliding_log = function(values, expires, limit, cost, now, arg)
-  local log, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+algorithms.sliding_log = function(held, limit, cost, now, arg)
+  local log, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local start = string.format('%.0f', now - window) -- what was charged by then has left
+
+  local function units_of(member)
+    local units = string.match(member, ':(%d+)$')
+    return units and #units <= 10 and units + 0 or 1
+  end
 
   local entries, used, number, latest, unreadable = 0, 0, 0, 0, false
   local gone = 0
-  if values then
-    local count, sum, last = string.match(values, '^ (%d+) (%d+) (%d+)$')
-    unreadable = not count or #sum > 15 or #last > 15 or expires > now + 2 * window
-      or redis.pcall('ZCARD', KEYS[log]) ~= tonumber(count)
-    if not unreadable then
-      entries, used, number = tonumber(count), tonumber(sum), tonumber(last)
-      latest = expires - window
+  local ending, count, total, latest_id
+  if held then
+    ending, count, total, latest_id = string.match(held, '^ (%d+) (%d+) (%d+) (%d+)$')
+    unreadable = not count or #ending > 16 or #total > 15 or #latest_id > 15 or ending + 0 > now + 2 * window
+      or ending + 0 > now and redis.pcall('ZCARD', KEYS[log]) ~= tonumber(count)
+    if not unreadable and ending + 0 > now then -- else it has ended
+      entries, used, number = count + 0, total + 0, latest_id + 0
+      latest = ending - window
       for _, member in ipairs(redis.call('ZRANGEBYSCORE', KEYS[log], '-inf', start)) do
         gone = gone + 1
-        used = used - tonumber(string.match(member, ':(%d+)$'))
+        used = math.max(0, used - units_of(member))
       end
       if gone == entries then
         latest = 0
@@ -42,14 +49,36 @@ algorithms.sliding_log = function(values, expires, limit, cost, now, arg)
   local function freed(wanted)
     local oldest = redis.call('ZRANGE', KEYS[log], gone, gone + wanted - 1, 'WITHSCORES')
     for i = 1, #oldest, 2 do
-      wanted = wanted - tonumber(string.match(oldest[i], ':(%d+)$'))
+      wanted = wanted - units_of(oldest[i])
       if wanted <= 0 then
-        return tonumber(oldest[i + 1]) + window - now
+        return oldest[i + 1] + window - now
       end
     end
+    return window -- the log has less than the counter says
   end
-  local function standing(sum, newest, next)
-    return math.max(0, limit - sum), next, sum > 0 and newest + window - now or 0
+
+  -- What leaves the log when `owed` units are given back, the latest first: the
+  -- members to remove, the one to put back with less and its moment, and the
+  -- moment of the latest that stays.
+  local function give_back(owed)
+    local removed, newest = {}, 0
+    local last = redis.call('ZREVRANGE', KEYS[log], 0, math.min(owed, entries - gone), 'WITHSCORES')
+    for i = 1, #last, 2 do
+      if owed == 0 or #removed + gone == entries then
+        if #removed + gone < entries then
+          newest = last[i + 1] + 0
+        end
+        break
+      end
+      local units = units_of(last[i])
+      removed[#removed + 1] = last[i]
+      if units > owed then
+        local id = string.match(last[i], '^(.*):')
+        return removed, last[i + 1] + 0, string.format('%s:%.0f', id, units - owed), last[i + 1]
+      end
+      owed = owed - units
+    end
+    return removed, newest
   end
 
   local retry, over = 0, used + cost - limit
@@ -59,48 +88,25 @@ algorithms.sliding_log = function(values, expires, limit, cost, now, arg)
     retry = freed(over)
   end
   local next = used > 0 and freed(math.max(1, used - limit + 1)) or 0
-  local remaining, soon, reset = standing(used, latest, next)
-  if retry ~= 0 or cost == 0 then
-    return retry, unreadable, remaining, soon, reset, remaining, soon, reset
-  end
-  -- What leaves the log with this charge, or is changed by giving back, latest
-  -- first: the members to remove, and the one to put back with less.
-  local removed, less, lessAt = {}, nil, nil
-  local newest, added = math.max(latest, now), 1
-  if cost < 0 then
-    added = 0
-    local owed = -cost
-    local last = redis.call('ZREVRANGE', KEYS[log], 0, math.min(owed, entries - gone), 'WITHSCORES')
-    newest = 0
-    for i = 1, #last, 2 do
-      local id, units = string.match(last[i], '^(%d+):(%d+)$')
-      if owed == 0 or #removed + gone == entries then
-        if newest == 0 and #removed + gone < entries then
-          newest = tonumber(last[i + 1])
-        end
-        break
-      end
-      removed[#removed + 1] = last[i]
-      if tonumber(units) > owed then
-        less, lessAt = string.format('%s:%.0f', id, tonumber(units) - owed), last[i + 1]
-        newest = tonumber(lessAt)
-        break
-      end
-      owed = owed - tonumber(units)
+
+  return retry, unreadable, function(charge)
+    if charge == 0 then
+      return math.max(0, limit - used), next, used > 0 and latest + window - now or 0
     end
-  end
-  local left = entries - gone + added - #removed + (less and 1 or 0)
-  local sum = math.max(0, used + cost)
-  local nextAfter = window
-  if cost < 0 then
-    nextAfter = sum > 0 and freed(math.max(1, sum - limit + 1)) or 0
-  elseif used > 0 then
-    nextAfter = math.min(next, window)
-  end
-  local afterwards, sooner, full = standing(sum, newest, nextAfter)
-  return 0, unreadable, remaining, soon, reset, afterwards, sooner, full,
-    left > 0 and newest + window or now, string.format(' %.0f %.0f %.0f', left, sum, number + added),
-    function(expire)
+    local sum, newest, added = math.max(0, used + charge), math.max(latest, now), 1
+    local removed, less, moment = {}, nil, nil
+    if charge < 0 then
+      added = 0
+      removed, newest, less, moment = give_back(-charge)
+      next = sum > 0 and freed(math.max(1, sum - limit + 1)) or 0
+    else
+      next = used > 0 and math.min(next, window) or window
+    end
+    local left = entries - gone + added - #removed + (less and 1 or 0)
+    local ends = left > 0 and newest + window or now
+    local text = string.format(' %.0f %.0f %.0f %.0f', ends, left, sum, number + added)
+    return math.max(0, limit - sum), next, sum > 0 and newest + window - now or 0, text,
+      tonumber(ending) ~= ends and ends or nil, function(expire)
       if entries == 0 then
         redis.call('DEL', KEYS[log])
       elseif gone > 0 then
@@ -110,13 +116,14 @@ algorithms.sliding_log = function(values, expires, limit, cost, now, arg)
         redis.call('ZREM', KEYS[log], member)
       end
       if less then
-        redis.call('ZADD', KEYS[log], lessAt, less)
+        redis.call('ZADD', KEYS[log], moment, less)
       end
       if added == 1 then
-        redis.call('ZADD', KEYS[log], string.format('%.0f', now), string.format('%.0f:%.0f', number + 1, cost))
+        redis.call('ZADD', KEYS[log], string.format('%.0f', now), string.format('%.0f:%.0f', number + 1, charge))
       end
       if left > 0 then
-        expire(log, newest + window)
+        expire(log, ends)
       end
     end
+  end
 end

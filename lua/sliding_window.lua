@@ -10,34 +10,38 @@
 -- A clock that stepped back charges the latest bucket on; one that is more than a
 -- window behind it is unreadable.
 
-algorithms.sliding_window = function(values, expires, limit, cost, now, arg)
-  local buckets, length = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+algorithms.sliding_window = function(held, limit, cost, now, arg)
+  local buckets, length = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local index = (now - math.fmod(now, length)) / length
-  local units, unreadable = {}, false -- [1] is the latest
-  if values then
-    local latest, found = expires / length - buckets, 0
-    unreadable = math.fmod(expires, length) ~= 0 or latest > index + buckets
-    local age = math.max(0, index - latest)
-    for word in string.gmatch(values, '%S+') do
-      local n = tonumber(word)
-      found = found + 1
-      unreadable = unreadable or not n or n < 0 or n > 1000000000000 or string.find(word, '%D') ~= nil
-      if found + age <= buckets then
-        units[found + age] = n
+  local units, used, unreadable = {}, 0, false -- units[1] is the latest bucket's
+  local expires
+  if held then
+    local ending, list = string.match(held, '^ (%d+)([ %d]+)$')
+    unreadable = not ending or #ending > 16
+    if not unreadable and ending + 0 > now then -- else it has ended
+      local latest = ending / length - buckets
+      local found, age = 0, math.max(0, index - latest)
+      unreadable = math.fmod(ending, length) ~= 0 or latest > index + buckets
+      for word in string.gmatch(list, '%d+') do
+        local n = word + 0
+        found = found + 1
+        unreadable = unreadable or n > 1000000000000
+        if found + age <= buckets then
+          units[found + age] = n
+          used = used + n
+        end
+      end
+      unreadable = unreadable or found ~= buckets
+      if not unreadable and latest >= index then
+        index, expires = latest, ending
       end
     end
-    unreadable = unreadable or found ~= buckets
     if unreadable then
-      units = {}
-    else
-      index = math.max(index, latest)
+      units, used = {}, 0
     end
   end
   for i = 1, buckets do
     units[i] = units[i] or 0
-  end
-  local function leaves(i) -- when the i-th latest bucket leaves the window
-    return (index - i + 1 + buckets) * length
   end
 
   -- freed is the time until so many units have left the window, the oldest
@@ -46,41 +50,45 @@ algorithms.sliding_window = function(values, expires, limit, cost, now, arg)
     for i = buckets, 1, -1 do
       wanted = wanted - units[i]
       if wanted <= 0 then
-        return leaves(i) - now
+        return (index - i + 1 + buckets) * length - now
       end
     end
-  end
-  local function standing()
-    local used, reset = 0, 0
-    for i = buckets, 1, -1 do
-      used = used + units[i]
-      if units[i] > 0 then
-        reset = leaves(i) - now
-      end
-    end
-    local next = used > 0 and freed(math.max(1, used - limit + 1)) or 0
-    return used, math.max(0, limit - used), next, reset
   end
 
-  local used, remaining, next, reset = standing()
   local retry, over = 0, used + cost - limit
   if cost > limit then
     retry = -1
   elseif cost > 0 and over > 0 then
     retry = freed(over)
   end
-  if retry ~= 0 or cost == 0 then
-    return retry, unreadable, remaining, next, reset, remaining, next, reset
-  end
-  units[1] = units[1] + cost
-  for i = 1, buckets do -- what is given back comes off the latest first
-    if units[i] < 0 then
-      units[i], units[i + 1] = 0, i < buckets and units[i + 1] + units[i] or nil
+  return retry, unreadable, function(charge)
+    units[1] = units[1] + charge
+    local i = 1
+    while units[i] < 0 do -- what is given back comes off the latest first
+      if i < buckets then
+        units[i + 1] = units[i + 1] + units[i]
+      end
+      units[i] = 0
+      i = math.min(i + 1, buckets)
     end
+    local sum = math.max(0, used + charge)
+    local remaining, next, reset = math.max(0, limit - sum), 0, 0
+    if sum > 0 then
+      next = freed(math.max(1, sum - limit + 1))
+      local newest = 1
+      while units[newest] == 0 do
+        newest = newest + 1
+      end
+      reset = (index - newest + 1 + buckets) * length - now
+    end
+    if charge == 0 then
+      return remaining, next, reset
+    end
+    local ends = (index + buckets) * length
+    if sum == 0 then
+      ends, expires = now, nil
+    end
+    local text = (expires and ' ' .. expires or string.format(' %.0f', ends)) .. ' ' .. table.concat(units, ' ')
+    return remaining, next, reset, text, not expires and ends or nil
   end
-  local _, left, sooner, full = standing()
-  for i = 1, buckets do
-    units[i] = string.format('%.0f', units[i])
-  end
-  return 0, unreadable, remaining, next, reset, left, sooner, full, leaves(1), ' ' .. table.concat(units, ' ')
 end

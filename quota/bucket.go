@@ -9,13 +9,12 @@ package quota
 // is of. The script is lua/bucket.lua.
 type bucket struct {
 	shape string
-	burst int64
 	rate
 }
 
 func newBucket(l Limit, shape string) (algorithm, *FieldError) {
-	r, err := newRate(l.Limit, l.Window.micros(), l.Burst)
-	return bucket{shape, l.Burst, r}, err
+	r, err := newRate(l)
+	return bucket{shape, r}, err
 }
 
 func (b bucket) decide(held Counter, now, cost int64) verdict {
@@ -24,8 +23,7 @@ func (b bucket) decide(held Counter, now, cost int64) verdict {
 	if held.Shape == b.shape {
 		level, at, restart = b.level(held, now)
 	}
-	v, owed := b.verdict(b.burst, level, cost)
-	v.wait(at - now)
+	v, owed := b.verdict(level, at-now, cost)
 	v.charged = Counter{Shape: b.shape, Until: at + b.payOff(owed), Values: []int64{owed, b.micros, at}}
 	v.restart = restart
 	return v
@@ -38,8 +36,7 @@ func (b bucket) level(held Counter, now int64) (level, at int64, restart bool) {
 		return 0, now, true
 	}
 	level, micros, at := held.Values[0], held.Values[1], held.Values[2]
-	full := b.payOff(b.burst * b.micros)
-	if level < 0 || level > maxParts || micros < 1 || micros > maxParts || at < 0 || at > now+full {
+	if level < 0 || level > maxParts || micros < 1 || micros > maxParts || at < 0 || at > now+b.payOff(b.full()) {
 		return 0, now, true
 	}
 	if micros != b.micros { // whole units go over, a begun one as a whole
@@ -55,7 +52,3 @@ func (b bucket) level(held Counter, now int64) (level, at int64, restart bool) {
 	}
 	return level - passed*b.units, max(at, now), false
 }
-
-func (b bucket) arguments(int64) []int64 { return []int64{b.units, b.micros} }
-
-func (b bucket) capacity() int64 { return b.burst }

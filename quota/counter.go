@@ -1,5 +1,7 @@
 package quota
 
+import "time"
+
 // Counter is what a store keeps for one limit of one identity. Redis holds the
 // same as text, "shape until values…", in a field named like the limit.
 type Counter struct {
@@ -16,10 +18,11 @@ type Counter struct {
 // verdict is one limit's part of a decision, before it is known whether the
 // others agree.
 type verdict struct {
-	before  Standing // if nothing is charged
-	after   Standing // if the cost is charged
-	charged Counter  // what to keep then
-	restart bool     // the held counter could not be read
+	before  Standing      // if nothing is charged
+	after   Standing      // if the cost is charged
+	charged Counter       // what to keep then
+	wait    time.Duration // for which the request must wait if it passes
+	restart bool          // the held counter could not be read
 }
 
 // algorithm decides for one limit. Times are microseconds.

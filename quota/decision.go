@@ -44,6 +44,11 @@ type Decision struct {
 	// Charged is how much was charged: the cost, what was left of it with UpTo,
 	// or 0.
 	Charged int64
+	// Wait is how long the request must wait before it goes on, where a limit
+	// with a MaxDelay says so. What it was charged for is then.
+	Wait time.Duration
+	// Now is the moment of the decision by the store's clock.
+	Now time.Time
 	// Restarted counts the counters that could not be read and began anew.
 	Restarted int
 }

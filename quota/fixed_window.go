@@ -9,7 +9,8 @@ import (
 // units used; the window ends at the counter's Until.
 //
 // The window that a counter is in lasts until its end, whatever the limit is by
-// then, and also when the clock steps back: only an end that lies beyond the
+// then, and also when the clock steps back, or until all that was charged in it is
+// given back: only an end that lies beyond the
 // window after this one is taken for unreadable. The script is
 // lua/fixed_window.lua.
 type fixedWindow struct {
@@ -50,10 +51,14 @@ func (w fixedWindow) decide(held Counter, now, cost int64) verdict {
 	}
 
 	total := max(0, used+cost)
+	until := end
+	if total == 0 { // all is given back: the window has not begun
+		until = now
+	}
 	v := verdict{
 		before:  w.standing(used, end-now),
 		after:   w.standing(total, end-now),
-		charged: Counter{Shape: w.shape, Until: end, Values: []int64{total}},
+		charged: Counter{Shape: w.shape, Until: until, Values: []int64{total}},
 		restart: restart,
 	}
 	switch {

@@ -11,36 +11,32 @@ package quota
 // is lua/gcra.lua.
 type gcra struct {
 	shape string
-	burst int64
 	rate
 }
 
 func newGCRA(l Limit, shape string) (algorithm, *FieldError) {
-	r, err := newRate(l.Limit, l.Window.micros(), l.Burst)
-	return gcra{shape, l.Burst, r}, err
+	r, err := newRate(l)
+	return gcra{shape, r}, err
 }
 
 func (g gcra) decide(held Counter, now, cost int64) verdict {
 	var debt int64
 	restart := false
 	if held.Shape == g.shape {
-		switch ahead := held.Until - now; {
-		case len(held.Values) != 1 || held.Values[0] < 0 || ahead > 2*g.payOff(g.burst*g.micros):
+		switch {
+		case len(held.Values) != 1 || held.Values[0] < 0:
 			restart = true
-		case ahead > 0:
-			// After a change of the limit the parts are others; less than a
-			// microsecond is at stake.
+		case held.Until > now:
+			// More than two bursts ahead is a clock that stepped back: it locks
+			// nobody out. After a change of the limit the parts are others; less
+			// than a microsecond is at stake.
+			ahead := min(held.Until-now, 2*g.payOff(g.full())+g.patience)
 			debt = max(0, ahead*g.units-min(held.Values[0], g.units-1))
 		}
 	}
-	v, owed := g.verdict(g.burst, debt, cost)
+	v, owed := g.verdict(debt, 0, cost)
 	ahead := g.payOff(owed)
 	v.charged = Counter{Shape: g.shape, Until: now + ahead, Values: []int64{ahead*g.units - owed}}
 	v.restart = restart
 	return v
 }
-
-func (g gcra) arguments(int64) []int64 { return []int64{g.units, g.micros} }
-
-// capacity is how much the limit holds when nothing is used.
-func (g gcra) capacity() int64 { return g.burst }

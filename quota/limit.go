@@ -67,6 +67,9 @@ const (
 	MaxCost  int64 = 1 << 31
 	// MaxLimits is how many limits a policy holds at most.
 	MaxLimits = 16
+	// LongestDelay is the longest that a request may be made to wait. Whoever
+	// waits holds a connection; Kong gives up on a plugin after a minute.
+	LongestDelay = 30 * time.Second
 )
 
 // Limit is a named rule. The zero value of every field but Name, Limit and
@@ -83,6 +86,10 @@ type Limit struct {
 	// Burst is how much passes at once after a rest, 1 to MaxLimit; default
 	// Limit. Only for the algorithms with a rate: LeakyBucket, TokenBucket, GCRA.
 	Burst int64
+	// MaxDelay lets a request pass that is over the Burst if it waits for its turn,
+	// up to this long, at most LongestDelay; see Decision.Wait. Without it such a
+	// request is refused. Only for the algorithms with a rate.
+	MaxDelay time.Duration
 	// Buckets is into how many a SlidingWindow is divided, 1 to MaxBuckets;
 	// default DefaultBuckets.
 	Buckets int
@@ -97,6 +104,9 @@ type Limit struct {
 	// DayOfMonth is the day on which a billing month begins, 1 to 31, in a
 	// shorter month its last day; default 1. Only for calendar months.
 	DayOfMonth int
+	// Identity is the name of the identity that the limit counts, where that is
+	// another than the request's own: see Policy.Others.
+	Identity string
 }
 
 // NameRule is what a limit's name must be, for messages.
@@ -143,6 +153,16 @@ func (l Limit) check() []*FieldError {
 			add("burst", l.Burst, fmt.Sprintf("must be between 1 and %d", MaxLimit))
 		} else if !slices.Contains(bursting, l.Algorithm) {
 			add("burst", l.Burst, "needs one of the algorithms leaky_bucket, token_bucket, gcra")
+		}
+	}
+	if l.MaxDelay != 0 {
+		switch {
+		case l.MaxDelay < 0 || l.MaxDelay > LongestDelay:
+			add("max_delay", l.MaxDelay.String(), "must be between 0s and "+LongestDelay.String())
+		case l.MaxDelay%time.Microsecond != 0:
+			add("max_delay", l.MaxDelay.String(), "must be a whole number of microseconds")
+		case !slices.Contains(bursting, l.Algorithm):
+			add("max_delay", l.MaxDelay.String(), "needs one of the algorithms leaky_bucket, token_bucket, gcra")
 		}
 	}
 	if l.Buckets != 0 {

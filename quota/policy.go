@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Policy is the limits that hold together for a request: all pass and all are
@@ -13,13 +14,28 @@ import (
 type Policy struct {
 	rules      []Rule
 	algorithms []string
+	others     []string
+	delays     bool
+	impatient  *Policy
+	parts      []Part
+}
+
+// Part is the limits of a policy that count one identity.
+type Part struct {
+	// Identity is 0 for the request's own identity, n for the n-th of its others.
+	Identity int
+	Policy   *Policy
+	// Limits has the positions in the whole policy.
+	Limits []int
 }
 
 // Rule is a limit, compiled.
 type Rule struct {
 	Limit Limit // with its defaults
 	// Shape is the mark of the counters that this rule understands.
-	Shape     string
+	Shape string
+	// Identity is 0 for the request's own identity, n for the n-th of its others.
+	Identity  int
 	algorithm algorithm
 }
 
@@ -76,15 +92,66 @@ func NewPolicy(limits ...Limit) (*Policy, error) {
 			add(i, err)
 			continue
 		}
-		p.rules[i] = Rule{Limit: l, Shape: shape, algorithm: a}
+		p.rules[i] = Rule{Limit: l, Shape: shape, Identity: p.identity(l.Identity), algorithm: a}
 		p.algorithms = append(p.algorithms, string(l.Algorithm))
+		p.delays = p.delays || l.MaxDelay > 0
 	}
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
 	slices.Sort(p.algorithms)
 	p.algorithms = slices.Compact(p.algorithms)
+	p.divide()
+	p.impatient = p
+	if p.delays {
+		impatient := slices.Clone(limits)
+		for i := range impatient {
+			impatient[i].MaxDelay = 0
+		}
+		var err error
+		if p.impatient, err = NewPolicy(impatient...); err != nil {
+			return nil, err
+		}
+	}
 	return p, nil
+}
+
+// identity gives the number of a limit's identity.
+func (p *Policy) identity(name string) int {
+	if name == "" {
+		return 0
+	}
+	if !slices.Contains(p.others, name) {
+		p.others = append(p.others, name)
+	}
+	return 1 + slices.Index(p.others, name)
+}
+
+// divide makes the parts.
+func (p *Policy) divide() {
+	of := map[int]int{}
+	for i, r := range p.rules {
+		at, found := of[r.Identity]
+		if !found {
+			at = len(p.parts)
+			of[r.Identity] = at
+			p.parts = append(p.parts, Part{Identity: r.Identity, Policy: &Policy{}})
+		}
+		part := &p.parts[at]
+		part.Limits = append(part.Limits, i)
+		r.Identity = 0
+		part.Policy.rules = append(part.Policy.rules, r)
+	}
+	for _, part := range p.parts {
+		own := part.Policy
+		for _, r := range own.rules {
+			own.algorithms = append(own.algorithms, string(r.Limit.Algorithm))
+			own.delays = own.delays || r.Limit.MaxDelay > 0
+		}
+		slices.Sort(own.algorithms)
+		own.algorithms = slices.Compact(own.algorithms)
+		own.parts, own.impatient = []Part{part}, own
+	}
 }
 
 // shape marks what a counter's numbers depend on. The limit is not part of it:
@@ -97,30 +164,65 @@ func (l Limit) shape() string {
 // Rules are the policy's limits in their order. The slice must not be written to.
 func (p *Policy) Rules() []Rule { return p.rules }
 
+// Others are the names of the identities that its limits count beside the
+// request's own, each once. The slice must not be written to.
+func (p *Policy) Others() []string { return p.others }
+
+// CountsOwn reports whether any limit counts the request's own identity.
+func (p *Policy) CountsOwn() bool {
+	return slices.ContainsFunc(p.rules, func(r Rule) bool { return r.Identity == 0 })
+}
+
+// Impatient is the policy without delays: where this one lets a request wait, that
+// one refuses it. They have their counters in common.
+func (p *Policy) Impatient() *Policy { return p.impatient }
+
+// Delays reports whether requests may have to wait.
+func (p *Policy) Delays() bool { return p.delays }
+
+// Parts are the policy's limits by the identities that they count. The slice must
+// not be written to.
+func (p *Policy) Parts() []Part { return p.parts }
+
 // Algorithms are the names of those that the policy uses, each once, in
 // alphabetical order. The slice must not be written to.
 func (p *Policy) Algorithms() []string { return p.algorithms }
 
-// DecideUpTo is Decide for as much of the cost as every limit has room for, and
-// for one unit, which is refused, if that is nothing.
-func (p *Policy) DecideUpTo(held map[string]Counter, now, cost int64) (d Decision, charged map[string]Counter) {
-	for _, r := range p.rules {
-		cost = min(cost, r.algorithm.decide(held[r.Limit.Name], now, 0).before.Remaining)
-	}
-	return p.Decide(held, now, max(1, cost))
+// Decide is Request.Decide for a cost alone.
+func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, charged map[string]Counter) {
+	return Request{Policy: p, Cost: cost}.Decide(held, now)
 }
 
-// Decide is the whole of a decision as a pure function. held has the identity's
-// counters by the name of their limit, now is in microseconds since the Unix
-// epoch, cost is 0 (a peek) to MaxCost, or negative to give back. charged has the
-// counters to keep instead; it is nil when the request is refused or costs
-// nothing. The script lua/spend.lua does the same in Redis.
-func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, charged map[string]Counter) {
-	verdicts := make([]verdict, len(p.rules))
+// Decide is the whole of a decision as a pure function. held has the counters of
+// the request's identities by the name of their limit, now is in microseconds since
+// the Unix epoch. charged has the counters to keep instead; it is nil when the
+// request is refused or costs nothing. The script lua/spend.lua does the same in
+// Redis.
+func (r Request) Decide(held map[string]Counter, now int64) (d Decision, charged map[string]Counter) {
+	rules := r.Policy.rules
+	cost := r.Cost
+	counters := make([]Counter, len(rules))
+	for i, rule := range rules {
+		if c := held[rule.Limit.Name]; c.Until > now {
+			counters[i] = c
+		}
+	}
+	if r.UpTo {
+		for i, rule := range rules {
+			cost = min(cost, rule.algorithm.decide(counters[i], now, 0).before.Remaining)
+		}
+		cost = max(1, cost) // which is refused if nothing is left
+	}
+	verdicts := make([]verdict, len(rules))
+	costs := make([]int64, len(rules))
 	passed := true
-	for i, r := range p.rules {
-		v := r.algorithm.decide(held[r.Limit.Name], now, cost)
-		v.before.Name, v.after.Name = r.Limit.Name, r.Limit.Name
+	for i, rule := range rules {
+		costs[i] = cost
+		if until, asked := r.untouched(i); asked && counters[i].Until != until {
+			costs[i] = 0
+		}
+		v := rule.algorithm.decide(counters[i], now, costs[i])
+		v.before.Name, v.after.Name = rule.Limit.Name, rule.Limit.Name
 		passed = passed && !v.before.Refused()
 		if v.restart {
 			d.Restarted++
@@ -128,6 +230,7 @@ func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, c
 		verdicts[i] = v
 	}
 
+	d.Now = time.UnixMicro(now)
 	d.Limits = make([]Standing, len(verdicts))
 	if !passed {
 		for i, v := range verdicts {
@@ -142,12 +245,39 @@ func (p *Policy) Decide(held map[string]Counter, now, cost int64) (d Decision, c
 	}
 	for i, v := range verdicts {
 		d.Limits[i] = v.after
+		d.Wait = max(d.Wait, v.wait)
 		if v.after.Remaining == 0 {
 			d.State = HitQuota
 		}
-		if cost != 0 {
+		if costs[i] != 0 {
 			charged[v.after.Name] = v.charged
 		}
 	}
 	return d, charged
+}
+
+// untouched gives the end that the i-th limit's counter must still have for
+// something to be given back, if that is asked for.
+func (r Request) untouched(i int) (until int64, asked bool) {
+	if r.Undo == nil || r.Policy.rules[i].Limit.MaxDelay == 0 {
+		return 0, false
+	}
+	return r.Undo.Now.Add(r.Undo.Limits[i].Reset).UnixMicro(), true
+}
+
+// Untouched is the condition of Request.Undo, for stores: for each limit the end,
+// in microseconds since the Unix epoch, that its counter must still have, -1 where
+// any will do. It is nil if there is no condition.
+func (r Request) Untouched() []int64 {
+	if r.Undo == nil || !r.Policy.Delays() {
+		return nil
+	}
+	untils := make([]int64, len(r.Policy.rules))
+	for i := range untils {
+		untils[i] = -1
+		if until, asked := r.untouched(i); asked {
+			untils[i] = until
+		}
+	}
+	return untils
 }

@@ -65,6 +65,9 @@ func (w slidingWindow) decide(held Counter, now, cost int64) verdict {
 	units[w.buckets-1] = max(0, units[w.buckets-1])
 	v.after = w.standing(units, max(0, used+cost), index, now)
 	v.charged = Counter{Shape: w.shape, Until: w.leaves(index), Values: units}
+	if used+cost <= 0 {
+		v.charged.Until = now
+	}
 	return v
 }
 

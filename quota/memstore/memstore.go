@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -62,10 +63,92 @@ func (s *Store) Spend(_ context.Context, r quota.Request) (quota.Decision, error
 	if now.IsZero() {
 		now = s.clock()
 	}
-	shard := s.shard(key{r.Scope, r.Identity})
-	shard.Lock()
-	defer shard.Unlock()
-	return shard.spend(key{r.Scope, r.Identity}, r, now.UnixMicro()), nil
+	held := s.lock(r)
+	defer held.unlock()
+	return held.spend(r, now.UnixMicro()), nil
+}
+
+// lock locks the shards of the request's identities, always in the same order, and
+// finds their entries.
+func (s *Store) lock(r quota.Request) entries {
+	var held entries
+	for _, part := range r.Policy.Parts() {
+		k := key{r.Scope, r.IdentityOf(part.Identity)}
+		held = append(held, holding{key: k, part: part, shard: s.number(k)})
+	}
+	slices.SortStableFunc(held, func(a, b holding) int { return a.shard - b.shard })
+	for i := range held {
+		h := &held[i]
+		h.store = s
+		if i == 0 || held[i-1].shard != h.shard {
+			s.shards[h.shard].Lock()
+		}
+	}
+	return held
+}
+
+// entries are what a request holds while it is decided: an entry for each
+// identity that its policy counts. Two names may be of the same identity.
+type entries []holding
+
+type holding struct {
+	store *Store
+	key   key
+	part  quota.Part
+	shard int // number of the shard, which is locked
+}
+
+func (h holding) entry() *entry { return h.store.shards[h.shard].entries[h.key] }
+
+func (e entries) unlock() {
+	for i, h := range e {
+		if i == 0 || e[i-1].shard != h.shard {
+			h.store.shards[h.shard].Unlock()
+		}
+	}
+}
+
+func (e entries) spend(r quota.Request, now int64) quota.Decision {
+	decision, charged := r.Decide(e.counters(), now)
+	if charged == nil {
+		return decision
+	}
+	for _, h := range e {
+		own := charged
+		if len(e) > 1 {
+			own = make(map[string]quota.Counter, len(h.part.Limits))
+			for _, rule := range h.part.Policy.Rules() {
+				if c, found := charged[rule.Limit.Name]; found {
+					own[rule.Limit.Name] = c
+				}
+			}
+		}
+		if len(own) > 0 {
+			h.store.shards[h.shard].keep(h.key, own, now)
+		}
+	}
+	return decision
+}
+
+// counters are those of all limits, by name.
+func (e entries) counters() map[string]quota.Counter {
+	if len(e) == 1 {
+		if own := e[0].entry(); own != nil {
+			return own.counters
+		}
+		return nil
+	}
+	all := map[string]quota.Counter{}
+	for _, h := range e {
+		if own := h.entry(); own != nil {
+			for _, rule := range h.part.Policy.Rules() {
+				if c, found := own.counters[rule.Limit.Name]; found {
+					all[rule.Limit.Name] = c
+				}
+			}
+		}
+	}
+	return all
 }
 
 // Reset forgets the identity's counters in the scope.
@@ -90,9 +173,9 @@ func (s *Store) Len() int {
 	return n
 }
 
-func (s *Store) shard(k key) *shard {
-	return &s.shards[maphash.Comparable(s.seed, k)%shards]
-}
+func (s *Store) number(k key) int { return int(maphash.Comparable(s.seed, k) % shards) }
+
+func (s *Store) shard(k key) *shard { return &s.shards[s.number(k)] }
 
 type key struct {
 	scope    string
@@ -114,31 +197,19 @@ type shard struct {
 	bound   int
 }
 
-func (s *shard) spend(k key, r quota.Request, now int64) quota.Decision {
+// keep puts counters in the place of those with the same names.
+func (s *shard) keep(k key, charged map[string]quota.Counter, now int64) {
 	e := s.entries[k]
-	var held map[string]quota.Counter
-	if e != nil {
-		held = e.counters
-	}
-	decide := r.Policy.Decide
-	if r.UpTo {
-		decide = r.Policy.DecideUpTo
-	}
-	decision, charged := decide(held, now, r.Cost)
-	if charged == nil {
-		return decision
-	}
 	if e == nil {
 		if len(s.entries) >= s.bound {
 			s.drop(s.byEnd[0])
 		}
-		e = &entry{key: k, counters: charged}
+		e = &entry{key: k, counters: make(map[string]quota.Counter, len(charged))}
 		s.entries[k] = e
 		heap.Push(&s.byEnd, e)
 	}
 	e.keep(charged, now)
 	heap.Fix(&s.byEnd, e.position)
-	return decision
 }
 
 func (s *shard) drop(e *entry) {
@@ -147,8 +218,13 @@ func (s *shard) drop(e *entry) {
 }
 
 func (e *entry) keep(charged map[string]quota.Counter, now int64) {
+	moved := false
 	for name, counter := range charged {
+		moved = moved || e.counters[name].Until != counter.Until
 		e.counters[name] = counter
+	}
+	if !moved {
+		return
 	}
 	e.until = 0
 	for name, counter := range e.counters {

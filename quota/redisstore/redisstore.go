@@ -22,8 +22,8 @@ const DefaultNamespace = "quota"
 
 // Store is a quota.Store on a Redis server. It does not own its client.
 type Store struct {
-	client    redis.Scripter
-	deleter   deleter
+	client    Client
+	slots     bool // a script sees the keys of one slot only
 	namespace string
 	clock     func() time.Time
 	// ahead is how far the server's clock was seen to be ahead of this one, in
@@ -33,14 +33,11 @@ type Store struct {
 	scripts sync.Map // the algorithms in it, joined → *redis.Script
 }
 
-type deleter interface {
-	Del(ctx context.Context, keys ...string) *redis.IntCmd
-}
-
 // Client is what a store needs of go-redis: any of its clients.
 type Client interface {
 	redis.Scripter
-	deleter
+	Del(ctx context.Context, keys ...string) *redis.IntCmd
+	Pipeline() redis.Pipeliner
 }
 
 // Option changes a store from its defaults.
@@ -57,7 +54,11 @@ func WithClock(clock func() time.Time) Option { return func(s *Store) { s.clock 
 // New makes a store on a client. Deadlines and retries are the client's and the
 // context's; set redis.Options.ContextTimeoutEnabled.
 func New(client Client, options ...Option) *Store {
-	s := &Store{client: client, deleter: client, namespace: DefaultNamespace, clock: time.Now}
+	s := &Store{client: client, namespace: DefaultNamespace, clock: time.Now}
+	switch client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		s.slots = true
+	}
 	for _, option := range options {
 		option(s)
 	}
@@ -65,44 +66,69 @@ func New(client Client, options ...Option) *Store {
 }
 
 // Spend runs the policy's script. Redis is asked by the script's hash; a server
-// that does not have it is sent the text.
+// that does not have it is sent the text. On a cluster a policy that counts several
+// identities takes a call for each, see spendApart.
 func (s *Store) Spend(ctx context.Context, r quota.Request) (quota.Decision, error) {
 	if err := r.Check(); err != nil {
 		return quota.Decision{}, fmt.Errorf("spend: %w", err)
 	}
+	if s.slots && len(r.Policy.Parts()) > 1 {
+		return s.spendApart(ctx, r)
+	}
+	d, err := s.spend(ctx, r)
+	if err != nil {
+		return quota.Decision{}, fmt.Errorf("spend %s: %w", r.Identity, err)
+	}
+	return d, nil
+}
+
+// errOutOfBounds: the server's clock is outside the windows around the moment that
+// the caller took it for.
+var errOutOfBounds = fmt.Errorf("%w: the server's clock is outside the windows around its own time", quota.ErrUnavailable)
+
+func (s *Store) spend(ctx context.Context, r quota.Request) (quota.Decision, error) {
 	script, err := s.script(r.Policy)
 	if err != nil {
 		return quota.Decision{}, err
 	}
-	keys := keys(s.namespace, r)
-	now := r.Now
-	if now.IsZero() {
-		now = s.clock().Add(time.Duration(s.ahead.Load()) * time.Microsecond)
+	call := newCall(s.namespace, r, s.moment(r))
+	d, err := s.answer(script.Run(ctx, s.client, call.keys, call.args...), r)
+	if errors.Is(err, errOutOfBounds) { // the node's clock is more than a window wrong
+		call = newCall(s.namespace, r, s.moment(r))
+		d, err = s.answer(script.Run(ctx, s.client, call.keys, call.args...), r)
 	}
-	// The second turn is for a node whose clock is more than a window wrong.
-	for range 2 {
-		numbers, err := script.Run(ctx, s.client, keys, arguments(r, now)...).Int64Slice()
-		if err != nil {
-			return quota.Decision{}, fmt.Errorf("spend %s: %w", keys[0], unavailable(err))
-		}
-		reply, err := decode(numbers, len(r.Policy.Rules()))
-		if err != nil {
-			return quota.Decision{}, fmt.Errorf("spend %s: %w", keys[0], err)
-		}
-		if !reply.outOfBounds {
-			return reply.decision(r.Policy.Rules()), nil
-		}
-		now = time.UnixMicro(reply.now)
-		s.ahead.Store(now.Sub(s.clock()).Microseconds())
+	return d, err
+}
+
+// moment is the request's, or what the server's clock is taken for.
+func (s *Store) moment(r quota.Request) time.Time {
+	if r.Now.IsZero() {
+		return s.clock().Add(time.Duration(s.ahead.Load()) * time.Microsecond)
 	}
-	return quota.Decision{}, fmt.Errorf("spend %s: %w: the server's clock is outside the windows around its own time",
-		keys[0], quota.ErrUnavailable)
+	return r.Now
+}
+
+// answer reads the reply to a call.
+func (s *Store) answer(command *redis.Cmd, r quota.Request) (quota.Decision, error) {
+	numbers, err := command.Int64Slice()
+	if err != nil {
+		return quota.Decision{}, unavailable(err)
+	}
+	reply, err := decode(numbers, len(r.Policy.Rules()))
+	if err != nil {
+		return quota.Decision{}, err
+	}
+	if reply.outOfBounds {
+		s.ahead.Store(time.UnixMicro(reply.now).Sub(s.clock()).Microseconds())
+		return quota.Decision{}, errOutOfBounds
+	}
+	return reply.decision(r.Policy.Rules()), nil
 }
 
 // Reset deletes the identity's key in the scope.
 func (s *Store) Reset(ctx context.Context, scope string, id quota.Identity) error {
 	k := key(s.namespace, scope, id)
-	if err := s.deleter.Del(ctx, k).Err(); err != nil {
+	if err := s.client.Del(ctx, k).Err(); err != nil {
 		return fmt.Errorf("reset %s: %w", k, unavailable(err))
 	}
 	return nil

@@ -16,5 +16,5 @@ func TestStore(t *testing.T) {
 
 func TestStoreOnCluster(t *testing.T) {
 	client := testredis.StartCluster(t)
-	storetest.Run(t, func(*testing.T) quota.Store { return redisstore.New(client) })
+	storetest.Run(t, func(*testing.T) quota.Store { return redisstore.New(client) }, storetest.Apart)
 }

@@ -286,10 +286,10 @@ func TestRule5WhatChangesAndWhatCannotBeRead(t *testing.T) {
 	}
 	f.client.Del(ctx, key)
 	f.client.Set(ctx, key, "a text where a hash should be", 0)
-	if d := f.spend(p, 0); d.Restarted != 1 || d.Limits[0].Remaining != 10 {
+	if d := f.spend(p, 0); d.Restarted != 2 || d.Limits[0].Remaining != 10 {
 		t.Errorf("a key of another type, peek: %+v", d)
 	}
-	if d := f.spend(p, 3); d.Restarted != 1 || d.Limits[0].Remaining != 7 {
+	if d := f.spend(p, 3); d.Restarted != 2 || d.Limits[0].Remaining != 7 {
 		t.Errorf("a key of another type: %+v", d)
 	}
 	if d := f.spend(p, 3); d.Restarted != 0 || d.Limits[0].Remaining != 4 {
@@ -297,24 +297,38 @@ func TestRule5WhatChangesAndWhatCannotBeRead(t *testing.T) {
 	}
 }
 
+// Whatever stands in a counter's place, and in its log's, a request gets a decision
+// within the limits.
 func FuzzCounter(f *testing.F) {
 	server := testredis.Start(f)
 	client := server.Client()
 	store := redisstore.New(client)
-	p := policyOf(f, hourly)
-	f.Add([]byte(p.Rules()[0].Shape + " 1795233687000000 3"))
-	f.Add([]byte("\x00"))
-	f.Fuzz(func(t *testing.T, counter []byte) {
-		client.Del(ctx, key)
+	var policies []*quota.Policy
+	for i, a := range quota.Algorithms {
+		p := policyOf(f, quota.Limit{Name: "hourly", Algorithm: a, Limit: 10, Window: quota.Per(time.Hour)})
+		policies = append(policies, p)
+		until := fmt.Sprint(time.Now().Add(time.Hour).Truncate(6 * time.Minute).UnixMicro())
+		for _, values := range []string{"", " 3", " 3 4 5", " 1 2 3 4 5 6 7 8 9 10", " 2 5 2", " 360000000000000 1 " + until, " -1", " 1e300", " 99999999999999999999"} {
+			f.Add(uint8(i), []byte(p.Rules()[0].Shape+" "+until+values), "1:2", int64(1))
+		}
+		f.Add(uint8(i), []byte("\x00"), "no cost", int64(-3))
+	}
+	f.Fuzz(func(t *testing.T, algorithm uint8, counter []byte, member string, cost int64) {
+		p := policies[int(algorithm)%len(policies)]
+		cost %= 20
+		client.Del(ctx, key, key+":hourly")
+		client.ZAdd(ctx, key+":hourly", redis.Z{Score: float64(time.Now().UnixMicro()), Member: member}, redis.Z{Score: 1, Member: "1:1"})
 		if err := client.HSet(ctx, key, "hourly", counter).Err(); err != nil {
 			t.Fatal(err)
 		}
-		d, err := store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s := d.Limits[0]; s.Remaining < 0 || s.Remaining > 10 || s.Reset < 0 || s.Reset > 2*time.Hour {
-			t.Errorf("%q: %+v", counter, d)
+		for range 2 {
+			d, err := store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: cost})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := d.Limits[0]; s.Remaining < 0 || s.Remaining > 10 || s.Reset < 0 || s.Reset > 4*time.Hour || cost > 10 && d.State != quota.OverQuota {
+				t.Errorf("%s %q %q, cost %d: %+v", p.Rules()[0].Shape, counter, member, cost, d)
+			}
 		}
 	})
 }
@@ -328,18 +342,18 @@ func TestRule6RepliesAreFlatIntegers(t *testing.T) {
 	}
 	const now, hour = int64(1_795_233_687_000_000), int64(3_600_000_000)
 	args := func(cost, start int64) []any {
-		return []any{now, cost, 0, 2,
-			"first", "fixed_window.aaaaaa", 1_000_000_000_000, 1, hour,
-			"calendar", "fixed_window.bbbbbb", 5, 5, start - hour, start, start + hour, start + 2*hour, start + 3*hour}
+		return []any{now, cost, "", 2,
+			1, "first", "fixed_window.aaaaaa", 1_000_000_000_000, 1, hour,
+			1, "calendar", "fixed_window.bbbbbb", 5, 5, start - hour, start, start + hour, start + 2*hour, start + 3*hour}
 	}
 	for _, c := range []struct {
 		cost, start int64
 		want        []int64
 	}{
-		{2, now, []int64{1, now, 0, 2, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
-		{0, now, []int64{1, now, 0, 0, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
-		{4, now, []int64{0, now, 0, 0, 0, 999_999_999_998, hour, hour, hour, 3, hour, hour}},
-		{6, now, []int64{0, now, 0, 0, 0, 999_999_999_998, hour, hour, -1, 3, hour, hour}},
+		{2, now, []int64{1, 2, 0, now, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
+		{0, now, []int64{1, 0, 0, now, 0, 999_999_999_998, hour, hour, 0, 3, hour, hour}},
+		{4, now, []int64{0, 0, 0, now, 0, 999_999_999_998, hour, hour, hour, 3, hour, hour}},
+		{6, now, []int64{0, 0, 0, now, 0, 999_999_999_998, hour, hour, -1, 3, hour, hour}},
 		{1, now + 9*hour, []int64{-1, now}},
 		{1, now - 9*hour, []int64{-1, now}},
 	} {

@@ -2,6 +2,9 @@ package redisstore
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"kong-quota/quota"
@@ -13,46 +16,73 @@ func key(namespace, scope string, id quota.Identity) string {
 	return namespace + ":" + scope + ":{" + string(id) + "}"
 }
 
-// keys are KEYS of spend.lua: the identity's hash, and a log for each sliding_log
-// of the policy.
-func keys(namespace string, r quota.Request) []string {
-	hash := key(namespace, r.Scope, r.Identity)
-	all := []string{hash}
-	for _, rule := range r.Policy.Rules() {
-		if rule.Limit.Algorithm == quota.SlidingLog {
-			all = append(all, hash+":"+rule.Limit.Name)
-		}
-	}
-	return all
+// call is one run of spend.lua.
+type call struct {
+	keys []string
+	args []any
 }
 
-// arguments are ARGV of spend.lua.
-func arguments(r quota.Request, around time.Time) []any {
+// newCall lays out KEYS and ARGV of spend.lua; around is a moment near now, for
+// the boundaries of windows.
+func newCall(namespace string, r quota.Request, around time.Time) call {
 	rules := r.Policy.Rules()
-	args := make([]any, 0, 3+10*len(rules))
+	c := call{keys: make([]string, 0, 2), args: make([]any, 0, 4+6*len(rules))}
 	if r.Now.IsZero() {
-		args = append(args, "")
+		c.args = append(c.args, "")
 	} else {
-		args = append(args, r.Now.UnixMicro())
+		c.args = append(c.args, r.Now.UnixMicro())
 	}
-	args = append(args, r.Cost, r.UpTo, len(rules))
-	logs := 1 // of KEYS that were given out
+	c.args = append(c.args, r.Cost, mode(r), len(rules))
+	// Two names for the same identity are one hash.
+	hashes := make([]int, 1+len(r.Others)) // numbers in KEYS by that of the identity
+	for _, rule := range rules {
+		if hashes[rule.Identity] != 0 {
+			continue
+		}
+		k := key(namespace, r.Scope, r.IdentityOf(rule.Identity))
+		if at := slices.Index(c.keys, k); at >= 0 {
+			hashes[rule.Identity] = at + 1
+			continue
+		}
+		c.keys = append(c.keys, k)
+		hashes[rule.Identity] = len(c.keys)
+	}
 	for _, rule := range rules {
 		own := rule.Arguments(around.UnixMicro())
+		hash := hashes[rule.Identity]
 		count := len(own)
-		if rule.Limit.Algorithm == quota.SlidingLog {
+		log := rule.Limit.Algorithm == quota.SlidingLog
+		if log {
 			count++
 		}
-		args = append(args, rule.Limit.Name, rule.Shape, rule.Capacity(), count)
-		if rule.Limit.Algorithm == quota.SlidingLog {
-			logs++
-			args = append(args, logs)
+		c.args = append(c.args, hash, rule.Limit.Name, rule.Shape, rule.Capacity(), count)
+		if log {
+			c.keys = append(c.keys, c.keys[hash-1]+":"+rule.Limit.Name)
+			c.args = append(c.args, len(c.keys))
 		}
 		for _, n := range own {
-			args = append(args, n)
+			c.args = append(c.args, n)
 		}
 	}
-	return args
+	return c
+}
+
+func mode(r quota.Request) string {
+	if r.UpTo {
+		return "up to"
+	}
+	var b strings.Builder
+	for i, until := range r.Untouched() {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		if until < 0 {
+			b.WriteByte('-')
+		} else {
+			b.WriteString(strconv.FormatInt(until, 10))
+		}
+	}
+	return b.String()
 }
 
 // reply is the reply of spend.lua.
@@ -67,7 +97,7 @@ type reply struct {
 
 const (
 	header   = 4
-	perLimit = 4 // retry, remaining, next, reset
+	perLimit = 4 // retry or wait, remaining, next, reset
 )
 
 // decode checks the numbers against the contract in spend.lua.
@@ -78,9 +108,9 @@ func decode(numbers []int64, limits int) (reply, error) {
 	if len(numbers) != header+perLimit*limits || numbers[0] != 0 && numbers[0] != 1 {
 		return reply{}, fmt.Errorf("reply %v is not one of spend.lua for %d limits", numbers, limits)
 	}
-	r := reply{passed: numbers[0] == 1, now: numbers[1], restarted: numbers[2], charged: numbers[3], standings: numbers[header:]}
+	r := reply{passed: numbers[0] == 1, charged: numbers[1], restarted: numbers[2], now: numbers[3], standings: numbers[header:]}
 	for i := 0; i < len(r.standings); i += perLimit {
-		if s := r.standings[i : i+perLimit]; s[0] < -1 || min(s[1], s[2], s[3]) < 0 {
+		if s := r.standings[i : i+perLimit]; s[0] < -1 || r.passed && s[0] < 0 || min(s[1], s[2], s[3]) < 0 {
 			return reply{}, fmt.Errorf("reply %v: limit %d: retry must not be below -1, remaining, next and reset not below 0", numbers, i/perLimit+1)
 		}
 	}
@@ -88,22 +118,29 @@ func decode(numbers []int64, limits int) (reply, error) {
 }
 
 func (r reply) decision(rules []quota.Rule) quota.Decision {
-	d := quota.Decision{State: quota.OverQuota, Limits: make([]quota.Standing, len(rules)), Charged: r.charged, Restarted: int(r.restarted)}
+	d := quota.Decision{
+		State: quota.OverQuota, Limits: make([]quota.Standing, len(rules)),
+		Charged: r.charged, Restarted: int(r.restarted), Now: time.UnixMicro(r.now),
+	}
 	if r.passed {
 		d.State = quota.Allowed
 	}
 	for i, rule := range rules {
 		own := r.standings[perLimit*i : perLimit*(i+1)]
 		s := quota.Standing{
-			Name:       rule.Limit.Name,
-			Limit:      rule.Capacity(),
-			RetryAfter: time.Duration(own[0]) * time.Microsecond,
-			Remaining:  own[1],
-			Next:       time.Duration(own[2]) * time.Microsecond,
-			Reset:      time.Duration(own[3]) * time.Microsecond,
+			Name:      rule.Limit.Name,
+			Limit:     rule.Capacity(),
+			Remaining: own[1],
+			Next:      time.Duration(own[2]) * time.Microsecond,
+			Reset:     time.Duration(own[3]) * time.Microsecond,
 		}
-		if own[0] == -1 {
+		switch first := time.Duration(own[0]) * time.Microsecond; {
+		case r.passed:
+			d.Wait = max(d.Wait, first)
+		case own[0] == -1:
 			s.RetryAfter = quota.Never
+		default:
+			s.RetryAfter = first
 		}
 		if r.passed && s.Remaining == 0 {
 			d.State = quota.HitQuota

@@ -28,12 +28,12 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	for _, numbers := range [][]int64{nil, {1}, {1, 5, 0, 1}, {2, 5, 0, 1, 0, 1, 1, 1}, {-1, 5, 0}, {1, 5, 0, 1, -2, 1, 1, 1}, {1, 5, 0, 1, 0, -1, 1, 1}, {1, 5, 0, 1, 0, 1, -1, 1}, {1, 5, 0, 1, 0, 1, 1, -1}, {1, 5, 0, 1, 0, 1, 1, 1, 0}} {
+	for _, numbers := range [][]int64{nil, {1}, {1, 5, 0, 1}, {2, 5, 0, 1, 0, 1, 1, 1}, {-1, 5, 0}, {1, 5, 0, 1, -1, 1, 1, 1}, {0, 5, 0, 1, -2, 1, 1, 1}, {1, 5, 0, 1, 0, -1, 1, 1}, {1, 5, 0, 1, 0, 1, -1, 1}, {1, 5, 0, 1, 0, 1, 1, -1}, {1, 5, 0, 1, 0, 1, 1, 1, 0}} {
 		if r, err := decode(numbers, 1); err == nil {
 			t.Errorf("%v: %+v", numbers, r)
 		}
 	}
-	if r, err := decode([]int64{1, 5, 0, 1, 0, 3, 7, 7}, 1); err != nil || !r.passed || r.now != 5 {
+	if r, err := decode([]int64{1, 1, 0, 5, 0, 3, 7, 7}, 1); err != nil || !r.passed || r.now != 5 || r.charged != 1 {
 		t.Errorf("a good reply: %+v, %v", r, err)
 	}
 }

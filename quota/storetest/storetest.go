@@ -18,18 +18,31 @@ import (
 
 // Run runs the suite on stores that open makes; each is used by one test and
 // may share its server with others, since every test has a scope of its own.
-func Run(t *testing.T, open func(t *testing.T) quota.Store) {
+func Run(t *testing.T, open func(t *testing.T) quota.Store, is ...Option) {
+	var o options
+	for _, apply := range is {
+		apply(&o)
+	}
 	t.Run("moments", func(t *testing.T) {
 		for _, c := range tables {
 			t.Run(c.name, func(t *testing.T) { c.run(t, open(t)) })
 		}
 	})
-	t.Run("random traces", func(t *testing.T) { traces(t, open(t)) })
+	t.Run("random traces", func(t *testing.T) { traces(t, open(t), o.apart) })
 	t.Run("never one more than the limit", func(t *testing.T) { concurrent(t, open(t)) })
 	t.Run("identities and scopes are apart", func(t *testing.T) { apart(t, open(t)) })
 	t.Run("reset", func(t *testing.T) { reset(t, open(t)) })
 	t.Run("bad requests", func(t *testing.T) { badRequests(t, open(t)) })
 }
+
+// Option says how a store differs from the strictest.
+type Option func(*options)
+
+type options struct{ apart bool }
+
+// Apart is for a store that decides for each identity by itself, and gives back
+// where they disagree.
+func Apart(o *options) { o.apart = true }
 
 // table is a story of one identity: requests at moments, and what each gives.
 type table struct {
@@ -92,13 +105,18 @@ func spend(t *testing.T, store quota.Store, p *quota.Policy, at time.Duration, c
 
 func ask(t *testing.T, store quota.Store, r quota.Request) quota.Decision {
 	t.Helper()
-	r.Scope, r.Identity = scope(t), quota.NewIdentity("consumer", "alice")
+	r.Scope, r.Identity = scope(t), alice
 	d, err := store.Spend(context.Background(), r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
+
+var (
+	alice = quota.NewIdentity("consumer", "alice")
+	bob   = quota.NewIdentity("consumer", "bob")
+)
 
 // scope keeps apart the tests that share a server.
 func scope(t *testing.T) string { return t.Name() }
@@ -112,45 +130,103 @@ func policy(t testing.TB, limits ...quota.Limit) *quota.Policy {
 	return p
 }
 
-var steps = flag.Int("steps", 4000, "steps of the random traces that are compared")
+var (
+	steps = flag.Int("steps", 4000, "steps of the random traces that are compared")
+	seed  = flag.Uint64("seed", 0, "seed of the random traces, to see one again")
+)
 
 // traces walks random requests through random policies, and asks the store and
-// the pure functions the same questions.
-func traces(t *testing.T, store quota.Store) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+// the pure functions the same questions. On a store that decides for each identity
+// by itself the clock does not step back and limits do not change: of these, what
+// was charged and given back leaves a trace, of less than a unit.
+func traces(t *testing.T, store quota.Store, apart bool) {
+	seed := *seed
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	held := map[string]quota.Counter{}
+	held := holdings{}
 	now := start
 	var p *quota.Policy
+	var last quota.Request
+	var charged quota.Decision // by last
 	for i := range *steps {
+		anew := false
 		if p == nil || random.IntN(40) == 0 {
 			p = policy(t, randomLimits(random)...)
+			charged.Charged = 0
+			anew = apart
 		}
-		now = now.Add(randomStep(random))
+		if step := randomStep(random); step > 0 || !apart {
+			now = now.Add(step)
+		}
 		if now.Year() > 2200 { // microseconds are exact until 2255
-			now = start
-			if err := store.Reset(context.Background(), scope(t), quota.NewIdentity("consumer", "alice")); err != nil {
-				t.Fatal(err)
+			now, anew = start, true
+		}
+		if anew {
+			for _, id := range []quota.Identity{alice, bob} {
+				if err := store.Reset(context.Background(), scope(t), id); err != nil {
+					t.Fatal(err)
+				}
 			}
 			clear(held)
+			charged.Charged = 0
 		}
-		cost, upTo := int64(random.IntN(7)-2), random.IntN(8) == 0
-		decide := p.Decide
-		if upTo {
-			cost, decide = int64(1+random.IntN(12)), p.DecideUpTo
+		r := quota.Request{Scope: scope(t), Identity: alice, Policy: p, Cost: int64(random.IntN(7) - 2), Now: now}
+		for _, name := range p.Others() {
+			r.Others = append(r.Others, map[string]quota.Identity{"same": alice, "other": bob}[name])
 		}
-		want, charged := decide(held, now.UnixMicro(), cost)
-		if charged != nil { // with what is written, what has ended goes
-			maps.Copy(held, charged)
-			maps.DeleteFunc(held, func(_ string, c quota.Counter) bool { return c.Until <= now.UnixMicro() })
+		switch {
+		case random.IntN(8) == 0:
+			r.Cost, r.UpTo = int64(1+random.IntN(12)), true
+		case random.IntN(6) == 0:
+			r.Policy = p.Impatient()
+		case random.IntN(4) == 0 && charged.Charged > 0:
+			r = last
+			r.Cost, r.UpTo, r.Undo, r.Now = -charged.Charged, false, &charged, now
 		}
-		got := ask(t, store, quota.Request{Policy: p, Cost: cost, UpTo: upTo, Now: now})
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Fatalf("seed %d, step %d, at %v, cost %d:\nstore gives %v\n     want %v\nheld %v", seed, i, now, cost, got, want, held)
+		before := fmt.Sprint(held)
+		want := held.decide(r)
+		got, err := store.Spend(context.Background(), r)
+		if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Fatalf("-seed %d, step %d, at %v, request %+v:\nstore gives %v, %v\n     want %v\nheld %v", seed, i, now, r, got, err, want, before)
+		}
+		if got.Charged > 0 {
+			last, charged = r, got
 		}
 	}
 	t.Logf("%d steps compared, no difference", *steps)
+}
+
+// holdings are what a store holds, in its plainest form.
+type holdings map[quota.Identity]map[string]quota.Counter
+
+func (h holdings) decide(r quota.Request) quota.Decision {
+	held := map[string]quota.Counter{}
+	of := map[string]quota.Identity{}
+	for _, rule := range r.Policy.Rules() {
+		of[rule.Limit.Name] = r.IdentityOf(rule.Identity)
+		if c, found := h[of[rule.Limit.Name]][rule.Limit.Name]; found {
+			held[rule.Limit.Name] = c
+		}
+	}
+	d, charged := r.Decide(held, r.Now.UnixMicro())
+	moved := map[quota.Identity]bool{}
+	for name, c := range charged {
+		id := of[name]
+		if h[id] == nil {
+			h[id] = map[string]quota.Counter{}
+		}
+		moved[id] = moved[id] || h[id][name].Until != c.Until
+		h[id][name] = c
+	}
+	for id := range moved { // where a counter's end moves, what has ended goes
+		if moved[id] {
+			maps.DeleteFunc(h[id], func(_ string, c quota.Counter) bool { return c.Until <= r.Now.UnixMicro() })
+		}
+	}
+	return d
 }
 
 func randomLimits(random *rand.Rand) []quota.Limit {
@@ -172,9 +248,13 @@ func randomLimits(random *rand.Rand) []quota.Limit {
 		switch l.Algorithm {
 		case quota.LeakyBucket, quota.TokenBucket, quota.GCRA:
 			l.Burst = 1 + random.Int64N(12)
+			if random.IntN(3) == 0 {
+				l.MaxDelay = time.Duration(random.Int64N(int64(3 * sec))).Truncate(µs)
+			}
 		case quota.SlidingWindow:
 			l.Buckets = []int{1, 2, 5, 10}[random.IntN(4)]
 		}
+		l.Identity = []string{"", "", "same", "other"}[random.IntN(4)]
 		limits = append(limits, l)
 	}
 	return limits
