@@ -93,16 +93,21 @@ algorithms.sliding_log = function(held, limit, cost, now, arg)
     if charge == 0 then
       return math.max(0, limit - used), next, used > 0 and latest + window - now or 0
     end
-    local sum, newest, added = math.max(0, used + charge), math.max(latest, now), 1
+    local sum, newest, added = used + charge, math.max(latest, now), 1
     local removed, less, moment = {}, nil, nil
     if charge < 0 then
       added = 0
       removed, newest, less, moment = give_back(-charge)
+    end
+    local left = entries - gone + added - #removed + (less and 1 or 0)
+    if left == 0 or sum < 0 then
+      sum = 0
+    end
+    if charge < 0 then
       next = sum > 0 and freed(math.max(1, sum - limit + 1)) or 0
     else
       next = used > 0 and math.min(next, window) or window
     end
-    local left = entries - gone + added - #removed + (less and 1 or 0)
     local ends = left > 0 and newest + window or now
     local text = string.format(' %.0f %.0f %.0f %.0f', ends, left, sum, number + added)
     return math.max(0, limit - sum), next, sum > 0 and newest + window - now or 0, text,
