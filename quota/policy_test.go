@@ -132,7 +132,7 @@ func TestShape(t *testing.T) {
 func TestDecideProperties(t *testing.T) {
 	for _, a := range Algorithms {
 		t.Run(string(a), func(t *testing.T) {
-			for seed := range uint64(60) {
+			for seed := range uint64(40) {
 				properties(t, a, rand.New(rand.NewPCG(seed, 7)))
 			}
 		})
@@ -203,12 +203,38 @@ func properties(t *testing.T, a Algorithm, random *rand.Rand) {
 			}
 			continue
 		}
+		refundInvertsSpend(t, policy, held, after, now, cost)
 		maps.Copy(held, after)
 		if cost > 0 {
 			charges = append(charges, [2]int64{now, cost})
 		}
 	}
 	neverTooMuch(t, policy.rules[0], charges)
+}
+
+// refundInvertsSpend compares what holds without a charge to what holds when it
+// was given back, now and later.
+func refundInvertsSpend(t *testing.T, policy *Policy, held, charged map[string]Counter, now, cost int64) {
+	t.Helper()
+	if cost == 0 {
+		return
+	}
+	back := maps.Clone(held)
+	maps.Copy(back, charged)
+	d, given := policy.Decide(back, now, -cost)
+	maps.Copy(back, given)
+	if d.Charged != -cost {
+		t.Fatalf("%d were to be given back: %+v", cost, d)
+	}
+	for _, later := range []int64{0, 1, 5_000, 333_333, 60_000_000} {
+		for _, asked := range []int64{0, 3} {
+			want, _ := policy.Decide(held, now+later, asked)
+			got, _ := policy.Decide(back, now+later, asked)
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("cost %d given back, %d µs later, asked for %d: %+v, want %+v", cost, later, asked, got, want)
+			}
+		}
+	}
 }
 
 // neverTooMuch adds up the charges of every stretch of time that the algorithm

@@ -30,6 +30,9 @@ func Run(t *testing.T, open func(t *testing.T) quota.Store, is ...Option) {
 	})
 	t.Run("random traces", func(t *testing.T) { traces(t, open(t), o.apart) })
 	t.Run("never one more than the limit", func(t *testing.T) { concurrent(t, open(t)) })
+	t.Run("several identities", func(t *testing.T) { several(t, open(t)) })
+	t.Run("several identities at once", func(t *testing.T) { severalAtOnce(t, open(t)) })
+	t.Run("delays", func(t *testing.T) { delays(t, open(t)) })
 	t.Run("identities and scopes are apart", func(t *testing.T) { apart(t, open(t)) })
 	t.Run("reset", func(t *testing.T) { reset(t, open(t)) })
 	t.Run("bad requests", func(t *testing.T) { badRequests(t, open(t)) })
@@ -350,12 +353,17 @@ func reset(t *testing.T, store quota.Store) {
 
 func badRequests(t *testing.T, store quota.Store) {
 	p := policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour)})
+	both := policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour), Identity: "service"})
 	id := quota.NewIdentity("consumer", "alice")
 	for want, r := range map[string]quota.Request{
-		`spend: cost: -2147483649 must be between -2147483648 and 2147483648`: {Scope: "s", Identity: id, Policy: p, Cost: -quota.MaxCost - 1, Now: start},
-		`spend: cost: 2147483649 must be between -2147483648 and 2147483648`:  {Scope: "s", Identity: id, Policy: p, Cost: quota.MaxCost + 1, Now: start},
-		`spend: cost: 0 must be at least 1 to be charged in part`:             {Scope: "s", Identity: id, Policy: p, UpTo: true, Now: start},
-		`spend: identity: "" must not be empty`:                               {Scope: "s", Policy: p, Cost: 1, Now: start},
+		`spend: cost: -2147483649 must be between -2147483648 and 2147483648`:          {Scope: "s", Identity: id, Policy: p, Cost: -quota.MaxCost - 1, Now: start},
+		`spend: cost: 2147483649 must be between -2147483648 and 2147483648`:           {Scope: "s", Identity: id, Policy: p, Cost: quota.MaxCost + 1, Now: start},
+		`spend: cost: 0 must be at least 1 to be charged in part`:                      {Scope: "s", Identity: id, Policy: p, UpTo: true, Now: start},
+		`spend: policy: <nil> must be set`:                                             {Scope: "s", Identity: id, Cost: 1, Now: start},
+		`spend: others: 0 identities: the policy counts 1: service`:                    {Scope: "s", Identity: id, Policy: both, Cost: 1, Now: start},
+		`spend: others: "[]" must not have an empty identity`:                          {Scope: "s", Policy: both, Others: []quota.Identity{""}, Cost: 1, Now: start},
+		`spend: undo: allowed needs a negative cost and a decision of the same policy`: {Scope: "s", Identity: id, Policy: p, Cost: 1, Now: start, Undo: &quota.Decision{State: quota.Allowed}},
+		`spend: identity: "" must not be empty`:                                        {Scope: "s", Policy: p, Cost: 1, Now: start},
 	} {
 		d, err := store.Spend(context.Background(), r)
 		if err == nil || err.Error() != want || d.State != quota.Unknown {
