@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"kong-quota/internal/testredis"
 	"kong-quota/quota"
@@ -114,6 +115,61 @@ func TestExactlyTheLimitPasses(t *testing.T) {
 	}
 }
 
+// Each consumer has an hour of their own, and all of them share the service's.
+func TestLimitsOfSeveralIdentities(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- name: quota
+  service: s
+  config:
+    limits:
+    - { name: own, limit: 2, window: hour }
+    - { name: all, limit: 3, window: hour, algorithm: sliding_window, identify: [service] }
+`)
+	for i, c := range []struct {
+		key      string
+		status   int
+		own, all string
+	}{
+		{"alice", 200, "1", "2"}, {"alice", 200, "0", "1"}, {"alice", 429, "0", "1"},
+		{"bob", 200, "1", "0"}, {"bob", 429, "1", "0"},
+	} {
+		a := k.get("/key", c.key)
+		if own, all := a.header.Get("X-RateLimit-Remaining-Own"), a.header.Get("X-RateLimit-Remaining-All"); a.status != c.status || own != c.own || all != c.all {
+			t.Errorf("request %d, %s: %d, %s own, %s of all; want %+v", i+1, c.key, a.status, own, all, c)
+		}
+	}
+}
+
+// Requests over the limit arrive at the upstream one after the other.
+func TestRequestsWait(t *testing.T) {
+	k, _ := startWithRedis(t, `
+- name: quota
+  service: s
+  config: { limits: [ { name: calls, algorithm: gcra, limit: 20, burst: 1, window: 1s, on_limit: delay, max_delay: 250ms } ] }
+`)
+	start := time.Now()
+	var passed, refused atomic.Int64
+	var wg sync.WaitGroup
+	for range 30 {
+		wg.Go(func() {
+			switch a := k.get("/key", "alice"); a.status {
+			case 200:
+				passed.Add(1)
+			case 429:
+				refused.Add(1)
+			default:
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(start)
+	// One every 50 ms since the first, and those within 250 ms may wait.
+	if most := 1 + int64(took/(50*time.Millisecond)); passed.Load() > most || passed.Load() < 6 || passed.Load()+refused.Load() != 30 {
+		t.Errorf("%d passed, %d refused in %v; want 6 to %d", passed.Load(), refused.Load(), took, most)
+	}
+}
+
 // TestCallsToKong counts the PDK calls where they arrive.
 func TestCallsToKong(t *testing.T) {
 	k, _ := startWithRedis(t, `
@@ -192,6 +248,8 @@ func TestRedisIsLostAndComesBack(t *testing.T) {
 	redis.Restart()
 	eventually(t, "Redis answers after a restart", func() bool { return k.get("/other", "alice").status == 200 })
 	for _, line := range []string{"redis gives no answer", "redis answers again"} {
+		// The log comes through a pipe, after the answer perhaps.
+		eventually(t, line, func() bool { return strings.Count(k.log.String(), line) >= 2 })
 		if n := strings.Count(k.log.String(), line); n != 2 {
 			t.Errorf("%q was logged %d times, want 2", line, n)
 		}

@@ -3,7 +3,6 @@ package plugin
 import (
 	"context"
 	"errors"
-	"time"
 
 	"kong-quota/quota"
 )
@@ -26,7 +25,7 @@ func (i *Instance) access(gw gateway) {
 		}
 	}()
 
-	id, who := i.identity.of(gw)
+	id, others, who := i.ids.of(gw)
 	switch who {
 	case unlimited:
 		answered = true
@@ -44,7 +43,7 @@ func (i *Instance) access(gw gateway) {
 		return
 	}
 
-	decision, err := i.spend(id)
+	decision, err := i.spend(id, others)
 	answered = true
 	switch {
 	case err != nil:
@@ -57,12 +56,11 @@ func (i *Instance) access(gw gateway) {
 	}
 }
 
-func (i *Instance) spend(id quota.Identity) (quota.Decision, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), i.timeout)
-	defer cancel()
-	start := time.Now()
-	decision, err := i.store.Spend(ctx, quota.Request{Scope: i.scope, Identity: id, Policy: i.policy, Cost: 1})
-	i.plugin.metrics.decided(decision, time.Since(start))
+// spend comes back with a decision when it is the request's turn.
+func (i *Instance) spend(id quota.Identity, others []quota.Identity) (quota.Decision, error) {
+	decision, err := i.store.Spend(context.Background(), quota.Request{
+		Scope: i.scope, Identity: id, Others: others, Policy: i.policy, Cost: 1,
+	})
 	if err != nil && !errors.Is(err, quota.ErrUnavailable) {
 		i.log("no decision", "error", err)
 	}

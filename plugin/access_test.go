@@ -21,7 +21,7 @@ import (
 // newPlugin is a process that keeps its counters in memory.
 func newPlugin(t testing.TB) *Plugin {
 	t.Helper()
-	p, err := New(settings.Settings{Store: "memory", MemoryEntries: 1000, Namespace: "quota"}, slog.New(slog.DiscardHandler))
+	p, err := New(settings.Settings{Store: "memory", MemoryEntries: 1000, Namespace: "quota", MaxWaiters: 10}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,6 +40,7 @@ func start(t testing.TB, p *Plugin, config string) *Instance {
 // request is a gateway that knows the answers and writes down the calls.
 type request struct {
 	consumer, credential, ip string
+	service, route           string
 	header                   map[string]string
 	broken                   bool // every call fails
 
@@ -62,6 +63,8 @@ func (r *request) ask(call, answer string) (string, error) {
 func (r *request) ConsumerID() (string, error)   { return r.ask("consumer", r.consumer) }
 func (r *request) CredentialID() (string, error) { return r.ask("credential", r.credential) }
 func (r *request) ForwardedIP() (string, error)  { return r.ask("ip", r.ip) }
+func (r *request) ServiceID() (string, error)    { return r.ask("service", r.service) }
+func (r *request) RouteID() (string, error)      { return r.ask("route", r.route) }
 func (r *request) Header(name string) (string, error) {
 	return r.ask("header "+name, r.header[name])
 }
@@ -111,7 +114,14 @@ func TestCallsToKong(t *testing.T) {
 		"fallback skip":           {`{"fallback":"skip",` + oneADay + `}`, request{}, "consumer", "consumer"},
 		"fallback skip, headers":  {`{"fallback":"skip","upstream_headers":true,` + oneADay + `}`, request{}, "consumer, upstream", "consumer, upstream"},
 		"fallback deny":           {`{"fallback":"deny",` + oneADay + `}`, request{}, "consumer, header content-type, exit", "consumer, header content-type, exit"},
-		"annotate":                {`{"consumer_id":"a","mode":"annotate",` + oneADay + `}`, request{}, "response", "response, upstream"},
+		"a limit of the service": {`{"service_id":"s","limits":[{"name":"daily","limit":1,"window":"day"},{"name":"all","limit":9,"window":"second","identify":["service"]}]}`,
+			request{consumer: "a"}, "consumer, response", "consumer, header content-type, exit"},
+		"a limit of the service, placed globally": {`{"limits":[{"name":"daily","limit":1,"window":"day"},{"name":"all","limit":9,"window":"second","identify":["service","consumer"]}]}`,
+			request{consumer: "a", service: "s"}, "consumer, service, response", "consumer, service, header content-type, exit"},
+		"only limits of others": {`{"limits":[{"name":"daily","limit":1,"window":"day","identify":["global"]}]}`,
+			request{consumer: "a"}, "response", "header content-type, exit"},
+		"two fallbacks": {`{"identify":["consumer","credential"],` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, ip, credential, response", "consumer, ip, credential, header content-type, exit"},
+		"annotate":      {`{"consumer_id":"a","mode":"annotate",` + oneADay + `}`, request{}, "response", "response, upstream"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			instance := start(t, newPlugin(t), c.config)
@@ -149,11 +159,36 @@ func TestWhoIsCharged(t *testing.T) {
 		"null falls to default": {`{"identify":null,"fallback":null,` + oneADay + `}`, request{ip: "10.0.0.1"}, "ip:10.0.0.1", charged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, who := start(t, newPlugin(t), c.config).identity.of(&c.request)
+			got, _, who := start(t, newPlugin(t), c.config).ids.of(&c.request)
 			if got != c.want || who != c.who {
 				t.Errorf("got %q %v, want %q %v", got, who, c.want, c.who)
 			}
 		})
+	}
+}
+
+func TestWhoElseIsCharged(t *testing.T) {
+	for identify, want := range map[string]quota.Identity{
+		`["service"]`: "service:s", `["route"]`: "route:r", `["global"]`: "global:all", `["service","consumer"]`: "service:s+consumer:c",
+		`["ip"]`: "ip:10.0.0.1",
+	} {
+		config := `{"limits":[{"name":"daily","limit":1,"window":"day"},{"name":"other","limit":9,"window":"second","identify":` + identify + `}]}`
+		for _, placed := range []string{`{`, `{"service_id":"s","route_id":"r","consumer_id":"c",`} {
+			r := request{consumer: "c", service: "s", route: "r", ip: "10.0.0.1"}
+			own, others, who := start(t, newPlugin(t), placed+config[1:]).ids.of(&r)
+			if own != "consumer:c" || !slices.Equal(others, []quota.Identity{want}) || who != charged {
+				t.Errorf("%s%s: %q %q %v, want %q", placed, identify, own, others, who, want)
+			}
+		}
+	}
+	// The plugin's own identity under another name is its own.
+	same := start(t, newPlugin(t), `{"limits":[{"name":"daily","limit":1,"window":"day","identify":["consumer"]}]}`)
+	if others := same.policy.Others(); len(others) != 0 {
+		t.Errorf("others %q", others)
+	}
+	denied := start(t, newPlugin(t), `{"service_id":"s","fallback":"deny","limits":[{"name":"a","limit":1,"window":"day","identify":["service"]},{"name":"b","limit":1,"window":"day","identify":["credential"]}]}`)
+	if _, _, who := denied.ids.of(&request{}); who != 2 {
+		t.Errorf("without a credential: %v", who)
 	}
 }
 

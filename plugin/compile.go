@@ -15,14 +15,13 @@ import (
 // Instance is one configuration, compiled once when Kong starts it. All that
 // does not depend on the request is decided here.
 type Instance struct {
-	plugin   *Plugin
-	log      func(msg string, args ...any)
-	identity identity
-	scope    string
-	policy   *quota.Policy
-	store    quota.Store
-	timeout  time.Duration
-	answers  answers
+	plugin  *Plugin
+	log     func(msg string, args ...any)
+	ids     identities
+	scope   string
+	policy  *quota.Policy
+	store   quota.Store
+	answers answers
 
 	annotate        bool // let through what is over quota
 	upstreamHeaders bool
@@ -57,13 +56,13 @@ func (i *Instance) compile(c Config, where placement, problems []error) error {
 	if err != nil {
 		return err
 	}
-	i.policy, i.store = policy, store
-	i.identity = newIdentity(c, where)
+	i.policy = policy
+	i.store = i.plugin.waiters.Shape(measured{store, time.Duration(c.Timeout) * time.Millisecond, i.plugin.metrics})
+	i.ids = newIdentities(c, policy, where)
 	i.scope = where.scope()
 	if c.Scope != "" {
 		i.scope = c.Scope
 	}
-	i.timeout = time.Duration(c.Timeout) * time.Millisecond
 	i.answers = newAnswers(c, policy)
 	i.annotate = c.Mode == modeAnnotate
 	i.upstreamHeaders = c.UpstreamHeaders
@@ -82,6 +81,7 @@ func (c Config) policy() (*quota.Policy, error) {
 		window, _ := quota.ParseWindow(l.Window) // NewPolicy reports a bad one among the other problems
 		limits[n] = quota.Limit{
 			Name: l.Name, Algorithm: quota.Algorithm(l.Algorithm), Limit: l.Limit, Window: window, Burst: l.Burst, Buckets: l.Buckets,
+			MaxDelay: l.maxDelay(), Identity: role(c, l.Identify),
 			Align: quota.Align(l.Align), Timezone: l.Timezone, WeekStart: l.WeekStart, DayOfMonth: l.DayOfMonth,
 		}
 	}
@@ -100,15 +100,33 @@ func (c Config) check() []error {
 			refuse(name, value, "must be one of "+strings.Join(words, ", "))
 		}
 	}
-	parts := []string{identifyConsumer, identifyCredential, identifyIP, identifyHeader}
-	for n, part := range c.Identify {
-		name := fmt.Sprintf("identify[%d]", n+1)
-		word(name, part, parts...)
-		if slices.Index(c.Identify, part) < n {
-			refuse(name, part, "is there already; each part counts once")
+	identify := func(path string, kinds []string) {
+		for n, kind := range kinds {
+			name := fmt.Sprintf("%s[%d]", path, n+1)
+			word(name, kind, identifyWords...)
+			if slices.Index(kinds, kind) < n {
+				refuse(name, kind, "is there already; each part counts once")
+			}
 		}
 	}
-	switch named := slices.Contains(c.Identify, identifyHeader); {
+	identify("identify", c.Identify)
+	named := slices.Contains(c.Identify, identifyHeader)
+	for n, l := range c.Limits {
+		path := fmt.Sprintf("limits[%d].", n+1)
+		identify(path+"identify", l.Identify)
+		named = named || slices.Contains(l.Identify, identifyHeader)
+		word(path+"on_limit", l.OnLimit, "", onLimitRefuse, onLimitDelay)
+		delay, err := quota.ParseWindow(l.MaxDelay)
+		switch {
+		case l.OnLimit == onLimitDelay && l.MaxDelay == "":
+			refuse(path+"max_delay", "", "must be set where on_limit is delay")
+		case l.OnLimit != onLimitDelay && l.MaxDelay != "":
+			refuse(path+"max_delay", l.MaxDelay, "has no effect: on_limit is not delay")
+		case l.MaxDelay != "" && (err != nil || delay.Length == 0):
+			refuse(path+"max_delay", l.MaxDelay, "must be a duration such as 500ms or 2s")
+		}
+	}
+	switch {
 	case len(c.Identify) == 0:
 		refuse("identify", "[]", "must name who is charged")
 	case named && c.HeaderName == "":
@@ -128,6 +146,15 @@ func (c Config) check() []error {
 	}
 	problems = append(problems, c.Redis.check()...)
 	return problems
+}
+
+// maxDelay is 0 for a limit that refuses; check reports a bad one.
+func (l LimitConfig) maxDelay() time.Duration {
+	if l.OnLimit != onLimitDelay {
+		return 0
+	}
+	delay, _ := quota.ParseWindow(l.MaxDelay)
+	return delay.Length
 }
 
 func (c RedisConfig) check() []error {

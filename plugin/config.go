@@ -38,16 +38,19 @@ type Config struct {
 
 // LimitConfig is a quota.Limit as text.
 type LimitConfig struct {
-	Name       string `json:"name"`
-	Algorithm  string `json:"algorithm"`
-	Limit      int64  `json:"limit"`
-	Window     string `json:"window"`
-	Burst      int64  `json:"burst"`
-	Buckets    int    `json:"buckets"`
-	Align      string `json:"align"`
-	Timezone   string `json:"timezone"`
-	WeekStart  string `json:"week_start"`
-	DayOfMonth int    `json:"day_of_month"`
+	Name       string   `json:"name"`
+	Algorithm  string   `json:"algorithm"`
+	Limit      int64    `json:"limit"`
+	Window     string   `json:"window"`
+	Burst      int64    `json:"burst"`
+	Buckets    int      `json:"buckets"`
+	OnLimit    string   `json:"on_limit"`
+	MaxDelay   string   `json:"max_delay"`
+	Identify   []string `json:"identify"` // the instance's where it is empty
+	Align      string   `json:"align"`
+	Timezone   string   `json:"timezone"`
+	WeekStart  string   `json:"week_start"`
+	DayOfMonth int      `json:"day_of_month"`
 }
 
 // RedisConfig overrides the process' Redis for one instance.
@@ -76,12 +79,20 @@ var Defaults = Config{
 	Redis:     RedisConfig{SSLVerify: true},
 }
 
+var identifyWords = []string{identifyConsumer, identifyCredential, identifyIP, identifyHeader, identifyService, identifyRoute, identifyGlobal}
+
 // The words of the fields that take one of a few.
 const (
 	identifyConsumer   = "consumer"
 	identifyCredential = "credential"
 	identifyIP         = "ip"
 	identifyHeader     = "header"
+	identifyService    = "service"
+	identifyRoute      = "route"
+	identifyGlobal     = "global"
+
+	onLimitRefuse = "refuse"
+	onLimitDelay  = "delay"
 
 	fallbackIP   = "ip"
 	fallbackDeny = "deny"

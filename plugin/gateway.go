@@ -17,6 +17,10 @@ type gateway interface {
 	ForwardedIP() (string, error)
 	// Header is the first value of a request header, "" if there is none.
 	Header(name string) (string, error)
+	// ServiceID is the id of the service that the request goes to, "" if none.
+	ServiceID() (string, error)
+	// RouteID is the id of the route that the request came by.
+	RouteID() (string, error)
 	// SetResponseHeaders sets headers that the client will get.
 	SetResponseHeaders(headers) error
 	// SetUpstreamHeaders sets headers that the upstream will get; an empty list
@@ -49,6 +53,16 @@ func (k kong) ForwardedIP() (string, error) {
 func (k kong) Header(name string) (string, error) {
 	value, err := k.pdk.Request.GetHeader(name)
 	return value, wrap("get_header", err)
+}
+
+func (k kong) ServiceID() (string, error) {
+	service, err := k.pdk.Router.GetService()
+	return service.Id, wrap("get_service", err)
+}
+
+func (k kong) RouteID() (string, error) {
+	route, err := k.pdk.Router.GetRoute()
+	return route.Id, wrap("get_route", err)
 }
 
 func (k kong) SetResponseHeaders(h headers) error {

@@ -1,6 +1,9 @@
 package plugin
 
 import (
+	"slices"
+	"strings"
+
 	"kong-quota/quota"
 )
 
@@ -15,19 +18,25 @@ type identity struct {
 // part is one component of an identity.
 type part struct {
 	kind string
-	// value is known for the consumer of a consumer's own instance.
+	// value is known where the instance is placed on what is charged.
 	value  string
 	header string
 }
 
-func newIdentity(c Config, where placement) identity {
+func newIdentity(c Config, kinds []string, where placement) identity {
 	id := identity{fallback: c.Fallback}
 	known := true
-	for _, kind := range c.Identify {
+	for _, kind := range kinds {
 		p := part{kind: kind}
 		switch kind {
 		case identifyConsumer:
 			p.value = where.ConsumerID
+		case identifyService:
+			p.value = where.ServiceID
+		case identifyRoute:
+			p.value = where.RouteID
+		case identifyGlobal:
+			p.value = "all"
 		case identifyHeader:
 			p.header = c.HeaderName
 		}
@@ -40,6 +49,33 @@ func newIdentity(c Config, where placement) identity {
 	return id
 }
 
+// identities are those that an instance's limits count.
+type identities struct {
+	own    *identity  // nil if no limit counts it
+	others []identity // in the order of quota.Policy.Others
+}
+
+// role is the name by which a policy knows an identity other than the instance's
+// own, and "" for that.
+func role(c Config, kinds []string) string {
+	if len(kinds) == 0 || slices.Equal(kinds, c.Identify) {
+		return ""
+	}
+	return strings.Join(kinds, "+")
+}
+
+func newIdentities(c Config, policy *quota.Policy, where placement) identities {
+	var ids identities
+	if policy.CountsOwn() {
+		own := newIdentity(c, c.Identify, where)
+		ids.own = &own
+	}
+	for _, name := range policy.Others() {
+		ids.others = append(ids.others, newIdentity(c, strings.Split(name, "+"), where))
+	}
+	return ids
+}
+
 // outcome says what to do with a request as far as its identity goes.
 type outcome int
 
@@ -50,17 +86,35 @@ const (
 	noAnswer          // Kong did not tell
 )
 
+// of asks Kong for what the instance does not know, nothing twice.
+func (ids identities) of(gw gateway) (own quota.Identity, others []quota.Identity, who outcome) {
+	asked := answered{gateway: gw}
+	if ids.own != nil {
+		if own, who = ids.own.of(&asked); who != charged {
+			return "", nil, who
+		}
+	}
+	for _, other := range ids.others {
+		id, who := other.of(&asked)
+		if who != charged {
+			return "", nil, who
+		}
+		others = append(others, id)
+	}
+	return own, others, charged
+}
+
 // of asks Kong for what the instance does not know. A part that the request does
 // not have falls to the fallback, and so does one that Kong fails to tell: a
 // header that is no text, for example, must not be a way around the limits.
-func (id identity) of(gw gateway) (quota.Identity, outcome) {
+func (id identity) of(gw *answered) (quota.Identity, outcome) {
 	if id.fixed != "" {
 		return id.fixed, charged
 	}
 	values := make([]part, 0, len(id.parts))
 	for _, p := range id.parts {
 		if p.value == "" {
-			p.value, _ = p.ask(gw)
+			p.value, _ = gw.ask(p)
 		}
 		if p.value == "" {
 			switch id.fallback {
@@ -69,7 +123,7 @@ func (id identity) of(gw gateway) (quota.Identity, outcome) {
 			case fallbackSkip:
 				return "", unlimited
 			}
-			ip, err := gw.ForwardedIP()
+			ip, err := gw.ask(part{kind: identifyIP})
 			if err != nil || ip == "" {
 				return "", noAnswer
 			}
@@ -80,6 +134,28 @@ func (id identity) of(gw gateway) (quota.Identity, outcome) {
 	return compound(values), charged
 }
 
+// answered is a gateway that remembers what it was asked for this request.
+type answered struct {
+	gateway
+	answers []answer
+}
+
+type answer struct {
+	kind, value string
+	err         error
+}
+
+func (a *answered) ask(p part) (string, error) {
+	for _, known := range a.answers {
+		if known.kind == p.kind {
+			return known.value, known.err
+		}
+	}
+	value, err := p.ask(a.gateway)
+	a.answers = append(a.answers, answer{p.kind, value, err})
+	return value, err
+}
+
 func (p part) ask(gw gateway) (string, error) {
 	switch p.kind {
 	case identifyConsumer:
@@ -88,6 +164,10 @@ func (p part) ask(gw gateway) (string, error) {
 		return gw.CredentialID()
 	case identifyHeader:
 		return gw.Header(p.header)
+	case identifyService:
+		return gw.ServiceID()
+	case identifyRoute:
+		return gw.RouteID()
 	default:
 		return gw.ForwardedIP()
 	}

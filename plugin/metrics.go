@@ -21,7 +21,7 @@ type metrics struct {
 	panics    prometheus.Counter
 }
 
-func newMetrics() *metrics {
+func newMetrics(waiters *quota.Waiters) *metrics {
 	m := &metrics{
 		registry:  prometheus.NewRegistry(),
 		decisions: map[quota.State]prometheus.Counter{},
@@ -42,7 +42,10 @@ func newMetrics() *metrics {
 	for _, s := range []quota.State{quota.Unknown, quota.Allowed, quota.HitQuota, quota.OverQuota} {
 		m.decisions[s] = decisions.WithLabelValues(s.String())
 	}
-	m.registry.MustRegister(decisions, m.seconds, m.restarted, m.panics,
+	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "quota_waiting_requests", Help: "Requests that wait for their turn at a limit with on_limit delay.",
+	}, func() float64 { return float64(waiters.Waiting()) })
+	m.registry.MustRegister(waiting, decisions, m.seconds, m.restarted, m.panics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

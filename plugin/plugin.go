@@ -28,6 +28,7 @@ const (
 type Plugin struct {
 	stores  *stores
 	metrics *metrics
+	waiters *quota.Waiters
 	log     *slog.Logger
 	running atomic.Int64 // requests in their access phase
 }
@@ -38,7 +39,8 @@ func New(s settings.Settings, log *slog.Logger) (*Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Plugin{stores: stores, metrics: newMetrics(), log: log}, nil
+	waiters := quota.NewWaiters(s.MaxWaiters)
+	return &Plugin{stores: stores, metrics: newMetrics(waiters), waiters: waiters, log: log}, nil
 }
 
 // NewInstance makes an instance without configuration: Kong's JSON is decoded

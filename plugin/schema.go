@@ -57,7 +57,7 @@ func configRecord() attributes {
 		"fields": []attributes{
 			field("identify", attributes{
 				"type": "array", "required": true, "default": Defaults.Identify, "len_min": 1, "len_max": 4,
-				"elements":    attributes{"type": "string", "one_of": oneOf(identifyConsumer, identifyCredential, identifyIP, identifyHeader)},
+				"elements":    attributes{"type": "string", "one_of": identifyWords},
 				"description": "Who is charged. Several together make a compound: each combination has a quota of its own.",
 			}),
 			field("header_name", attributes{
@@ -146,6 +146,18 @@ func limitRecord() attributes {
 				"type": "integer", "between": []int{1, quota.MaxBuckets},
 				"description": "Into how many buckets a sliding_window is divided; more are more exact. 10 without it.",
 			}),
+			field("on_limit", attributes{
+				"type": "string", "required": true, "default": onLimitRefuse, "one_of": oneOf(onLimitRefuse, onLimitDelay),
+				"description": "What happens to a request that is over the limit: refuse; or, with leaky_bucket, token_bucket and gcra, delay: it waits for its turn, up to max_delay.",
+			}),
+			field("max_delay", attributes{
+				"type": "string", "len_max": 32, "match": windowPattern, "err": "must be a duration such as 500ms or 2s",
+				"description": "The longest that a request waits, such as 500ms or 2s, at most 30s. What would have to wait longer is refused.",
+			}),
+			field("identify", attributes{
+				"type": "array", "len_min": 1, "len_max": 4, "elements": attributes{"type": "string", "one_of": identifyWords},
+				"description": "Who this limit counts, where that is another than the plugin's identify: a service's second, say, beside each consumer's day.",
+			}),
 			field("align", attributes{
 				"type": "string", "required": true, "default": quota.FirstRequest, "one_of": quota.Aligns,
 				"description": "Where a window begins: first_request, with the first charge after the last one ended; or calendar, at the boundary of the unit in the timezone.",
@@ -166,6 +178,9 @@ func limitRecord() attributes {
 		"entity_checks": []attributes{
 			check("burst", isSet, "algorithm", attributes{"one_of": oneOf(quota.LeakyBucket, quota.TokenBucket, quota.GCRA)}, "burst needs algorithm leaky_bucket, token_bucket or gcra"),
 			check("buckets", isSet, "algorithm", attributes{"eq": quota.SlidingWindow}, "buckets needs algorithm sliding_window"),
+			check("on_limit", attributes{"eq": onLimitDelay}, "max_delay", attributes{"required": true}, "max_delay must be set where on_limit is delay"),
+			check("on_limit", attributes{"eq": onLimitDelay}, "algorithm", attributes{"one_of": oneOf(quota.LeakyBucket, quota.TokenBucket, quota.GCRA)}, "on_limit delay needs algorithm leaky_bucket, token_bucket or gcra"),
+			check("max_delay", isSet, "on_limit", attributes{"eq": onLimitDelay}, "max_delay needs on_limit delay"),
 			check("align", attributes{"eq": quota.Calendar}, "algorithm", attributes{"eq": quota.FixedWindow}, "align calendar needs algorithm fixed_window"),
 			check("timezone", isSet, "algorithm", attributes{"eq": quota.FixedWindow}, "timezone needs algorithm fixed_window"),
 			check("timezone", isSet, "window", attributes{"one_of": quota.Units}, "timezone needs a calendar unit as window: a duration is the same everywhere"),

@@ -88,6 +88,22 @@ func (s *stores) open(c redisstore.Connection) (quota.Store, error) {
 	return store, nil
 }
 
+// measured is a store with a deadline for each answer, and a metric of them.
+type measured struct {
+	quota.Store
+	timeout time.Duration
+	metrics *metrics
+}
+
+func (m measured) Spend(ctx context.Context, r quota.Request) (quota.Decision, error) {
+	ctx, cancel := context.WithTimeout(ctx, m.timeout)
+	defer cancel()
+	start := time.Now()
+	d, err := m.Store.Spend(ctx, r)
+	m.metrics.decided(d, time.Since(start))
+	return d, err
+}
+
 // reported is a store that says when it is lost and when it is back, once each,
 // rather than for every request.
 type reported struct {

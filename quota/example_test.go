@@ -182,3 +182,45 @@ func ExampleLimiter_SpendUpTo() {
 	// hit_quota 40
 	// over_quota 0
 }
+
+// Shaping, as uber-go/ratelimit and nginx's limit_req: calls leave one every 20 ms,
+// and wait for it. The store of real programs is shaped the same way.
+func ExampleWaiters() {
+	store, err := memstore.New(1000)
+	if err != nil {
+		log.Fatal(err)
+	}
+	policy, err := quota.NewPolicy(quota.Limit{
+		Name: "calls", Algorithm: quota.LeakyBucket, Limit: 50, Burst: 1, Window: quota.Per(time.Second), MaxDelay: time.Second,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	l := quota.NewLimiter(quota.NewWaiters(1000).Shape(store), "partner", policy)
+	start := time.Now()
+	for range 4 {
+		spend(l, quota.NewIdentity("service", "billing"), 1)
+	}
+	fmt.Println(time.Since(start) >= 60*time.Millisecond)
+	// Output: true
+}
+
+// A consumer's day beside the service's second: a request is charged to both, or
+// to neither.
+func ExampleLimit_identity() {
+	l, _ := limiter("sms",
+		quota.Limit{Name: "daily", Limit: 5, Window: quota.PerUnit(quota.Day)},
+		quota.Limit{Name: "together", Limit: 2, Window: quota.Per(time.Second), Identity: "service"})
+	sms := quota.NewIdentity("service", "sms")
+	for _, phone := range []string{"+8613800000001", "+8613800000002", "+8613800000003"} {
+		d, err := l.Spend(context.Background(), quota.NewIdentity("phone", phone), 1, sms)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(d.State, d.Limits[0].Remaining, d.Limits[1].Remaining)
+	}
+	// Output:
+	// allowed 4 1
+	// hit_quota 4 0
+	// over_quota 5 0
+}

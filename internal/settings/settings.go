@@ -50,6 +50,8 @@ type Settings struct {
 	RedisWriteTimeout time.Duration `split_words:"true" default:"1s" desc:"time to send a call where no plugin's timeout is shorter"`
 	RedisPoolSize     int           `split_words:"true" default:"0" desc:"connections at most; 0 for ten per CPU"`
 
+	MaxWaiters int `split_words:"true" default:"1000" desc:"requests that wait at once for limits with on_limit delay; what is above is refused"`
+
 	ListenAddress string `split_words:"true" desc:"host:port for /metrics, /healthz and /readyz; empty for none"`
 	LogLevel      string `split_words:"true" default:"info" desc:"debug, info, warn or error; the log goes to standard error"`
 }
