@@ -10,7 +10,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,17 +20,23 @@ import (
 	"time"
 	_ "time/tzdata" // images need not have the timezones
 
-	"github.com/Kong/go-pdk/server"
 	"github.com/redis/go-redis/v9"
 
+	"kong-quota/internal/pluginserver"
 	"kong-quota/internal/settings"
 	"kong-quota/plugin"
 )
 
 func main() { os.Exit(run(os.Stdout, os.Stderr)) }
 
-// run reads the command line (go-pdk registers -dump, -kong-prefix and -help,
-// which Kong uses) and gives the exit status.
+// The flags that Kong uses are -dump and -kong-prefix.
+var (
+	dumpFlag = flag.Bool("dump", false, "print what Kong asks of a plugin: name, phases, version, priority and schema")
+	helpFlag = flag.Bool("help", false, "print this text")
+	prefix   = flag.String("kong-prefix", "/usr/local/kong", "Kong's prefix, the folder for the socket")
+)
+
+// run reads the command line and gives the exit status.
 func run(stdout, stderr io.Writer) int {
 	envFile := flag.String("env-file", "", "file with QUOTA_ variables; Kong does not pass its environment on to plugin servers")
 	version := flag.Bool("version", false, "print the version")
@@ -44,13 +49,13 @@ func run(stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, plugin.Version)
 		return 0
 	}
-	if isSet("help") {
+	if *helpFlag {
 		flag.CommandLine.SetOutput(stdout)
 		fmt.Fprintf(stdout, "quota %s, the plugin server of kong-quota. Kong starts it.\n", plugin.Version)
 		flag.Usage()
 		return 0
 	}
-	if isSet("dump") {
+	if *dumpFlag {
 		if err := dump(stdout); err != nil {
 			fmt.Fprintf(stderr, "quota: %v\n", err)
 			return 1
@@ -64,8 +69,6 @@ func run(stdout, stderr io.Writer) int {
 	return 0
 }
 
-func isSet(name string) bool { return flag.Lookup(name).Value.String() == "true" }
-
 // dump tells Kong what the plugin is. It needs no settings: Kong runs it where
 // there may be none.
 func dump(stdout io.Writer) error {
@@ -73,7 +76,7 @@ func dump(stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("finding the plugin's name: %w", err)
 	}
-	text, err := plugin.Dump(filepath.Base(executable), flag.Lookup("kong-prefix").Value.String())
+	text, err := plugin.Dump(filepath.Base(executable), *prefix)
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
@@ -86,9 +89,6 @@ func dump(stdout io.Writer) error {
 // waits before it kills.
 const drainTime = 5 * time.Second
 
-// lastWrite is time for go-pdk to send what the last handlers have answered.
-const lastWrite = 50 * time.Millisecond
-
 func serve(envFile string, stderr io.Writer) error {
 	s, strange, err := settings.Load(envFile)
 	if err != nil {
@@ -98,11 +98,6 @@ func serve(envFile string, stderr io.Writer) error {
 	for _, name := range strange {
 		logger.Warn("environment variable is no setting", "name", name)
 	}
-	// go-pdk's server logs each closed connection, of which every refused
-	// request makes one.
-	log.SetFlags(0)
-	log.SetOutput(slog.NewLogLogger(logger.Handler(), slog.LevelDebug).Writer())
-
 	redis.SetLogger(redisLog{logger})
 
 	p, err := plugin.New(s, logger)
@@ -112,9 +107,18 @@ func serve(envFile string, stderr io.Writer) error {
 	if s.ListenAddress != "" {
 		go listen(s.ListenAddress, p.Handler(), logger)
 	}
-	logger.Info("starting", "plugin", plugin.Name, "version", plugin.Version, "prefix", flag.Lookup("kong-prefix").Value.String())
+	logger.Info("starting", "plugin", plugin.Name, "version", plugin.Version, "prefix", *prefix)
+	path, err := socketPath()
+	if err != nil {
+		return err
+	}
+	listener, err := pluginserver.Listen(path)
+	if err != nil {
+		return err
+	}
+	server := pluginserver.New(func(config []byte) (pluginserver.Instance, error) { return p.Start(config) }, logger)
 	served := make(chan error, 1)
-	go func() { served <- server.StartServer(p.NewInstance, plugin.Version, plugin.Priority) }()
+	go func() { served <- server.Serve(listener) }()
 
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
@@ -125,12 +129,21 @@ func serve(envFile string, stderr io.Writer) error {
 		logger.Info("stopping", "signal", caught.String())
 		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 		defer cancel()
-		p.Drain(ctx)
-		time.Sleep(lastWrite)
-		// The socket's path stays: after a reload of Kong it is the next
-		// server's, and every server removes a stale one before it listens.
+		_ = listener.Close()
+		if err := server.Stop(ctx); err != nil {
+			logger.Warn("stopped before all requests were answered", "after", drainTime.String())
+		}
 		return nil
 	}
+}
+
+// socketPath is where Kong looks for the plugin: named after the executable.
+func socketPath() (string, error) {
+	executable, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("finding the plugin's name: %w", err)
+	}
+	return filepath.Join(*prefix, filepath.Base(executable)+".socket"), nil
 }
 
 // redisLog takes what go-redis says of its connections; that a server is lost or

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"kong-quota/internal/pluginserver"
 	"kong-quota/quota"
 )
 
 // access walks one request: identity, decision, answer. Kong waits for it, and
 // every question to the gateway is a round trip.
-func (i *Instance) access(gw gateway) {
-	i.plugin.running.Add(1)
-	defer i.plugin.running.Add(-1)
+func (i *Instance) access(ctx context.Context, gw gateway) {
 	answered := false
 	defer func() {
 		// A panic that got out would take the process down, and with it every
@@ -43,7 +42,7 @@ func (i *Instance) access(gw gateway) {
 		return
 	}
 
-	decision, err := i.spend(id, others)
+	decision, err := i.spend(ctx, id, others)
 	answered = true
 	switch {
 	case err != nil:
@@ -57,8 +56,8 @@ func (i *Instance) access(gw gateway) {
 }
 
 // spend comes back with a decision when it is the request's turn.
-func (i *Instance) spend(id quota.Identity, others []quota.Identity) (quota.Decision, error) {
-	decision, err := i.store.Spend(context.Background(), quota.Request{
+func (i *Instance) spend(ctx context.Context, id quota.Identity, others []quota.Identity) (quota.Decision, error) {
+	decision, err := i.store.Spend(ctx, quota.Request{
 		Scope: i.scope, Identity: id, Others: others, Policy: i.policy, Cost: 1,
 	})
 	if err != nil && !errors.Is(err, quota.ErrUnavailable) {
@@ -67,19 +66,13 @@ func (i *Instance) spend(id quota.Identity, others []quota.Identity) (quota.Deci
 	return decision, err
 }
 
-// pass lets the request on to the upstream. A gateway that does not take the
-// headers is one that is gone.
+// pass lets the request on to the upstream.
 func (i *Instance) pass(gw gateway, client, upstream headers) {
 	if len(client) > 0 {
-		if err := gw.SetResponseHeaders(client); err != nil {
-			i.log("response headers not set", "error", err)
-			return
-		}
+		gw.SetHeaders(setResponseHeaders, client)
 	}
 	if len(upstream) > 0 {
-		if err := gw.SetUpstreamHeaders(upstream); err != nil {
-			i.log("upstream headers not set", "error", err)
-		}
+		gw.SetHeaders(setUpstreamHeaders, upstream)
 	}
 }
 
@@ -94,9 +87,8 @@ func (i *Instance) failed(gw gateway) {
 
 func (i *Instance) refuse(gw gateway, r refusal) {
 	if i.answers.grpc {
-		// An error here means that Kong is gone, or that the value is no text,
-		// which no gRPC client sends.
-		if contentType, err := gw.Header("content-type"); err == nil && isGRPC(contentType) {
+		contentType := []pluginserver.Question{{Method: getHeader, Argument: "content-type"}}
+		if err := gw.Ask(contentType); err == nil && isGRPC(contentType[0].Answer) {
 			r = r.forGRPC()
 		}
 	}

@@ -3,7 +3,6 @@ package plugin
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"kong-quota/internal/pluginserver"
 	"kong-quota/internal/settings"
 	"kong-quota/quota"
 )
@@ -30,8 +30,8 @@ func newPlugin(t testing.TB) *Plugin {
 
 func start(t testing.TB, p *Plugin, config string) *Instance {
 	t.Helper()
-	instance := p.NewInstance().(*Instance)
-	if err := json.Unmarshal([]byte(config), instance); err != nil {
+	instance, err := p.Start([]byte(config))
+	if err != nil {
 		t.Fatal(err)
 	}
 	return instance
@@ -45,45 +45,73 @@ type request struct {
 	broken                   bool // every call fails
 
 	calls    []string
-	response headers
-	upstream headers
-	exit     *refusal
+	response fields
+	upstream fields
+	exit     *exited
+}
+
+// fields are headers by name; a removed one has no values.
+type fields map[string][]string
+
+func fieldsOf(list []header) fields {
+	all := fields{}
+	for _, h := range list {
+		if h.Remove {
+			all[h.Name] = []string{}
+		} else {
+			all[h.Name] = append(all[h.Name], h.Value)
+		}
+	}
+	return all
+}
+
+type exited struct {
+	status  int
+	body    []byte
+	headers fields
 }
 
 var errBroken = errors.New("the connection is closed")
 
-func (r *request) ask(call, answer string) (string, error) {
-	r.calls = append(r.calls, call)
-	if r.broken {
-		return "", errBroken
+func (r *request) Ask(questions []pluginserver.Question) error {
+	for i := range questions {
+		q := &questions[i]
+		name, answer := "", ""
+		switch q.Method {
+		case getConsumer:
+			name, answer = "consumer", r.consumer
+		case getCredential:
+			name, answer = "credential", r.credential
+		case getForwardedIP:
+			name, answer = "ip", r.ip
+		case getService:
+			name, answer = "service", r.service
+		case getRoute:
+			name, answer = "route", r.route
+		case getHeader:
+			name, answer = "header "+q.Argument, r.header[q.Argument]
+		}
+		r.calls = append(r.calls, name)
+		q.Answer = answer
 	}
-	return answer, nil
+	if r.broken {
+		return errBroken
+	}
+	return nil
 }
 
-func (r *request) ConsumerID() (string, error)   { return r.ask("consumer", r.consumer) }
-func (r *request) CredentialID() (string, error) { return r.ask("credential", r.credential) }
-func (r *request) ForwardedIP() (string, error)  { return r.ask("ip", r.ip) }
-func (r *request) ServiceID() (string, error)    { return r.ask("service", r.service) }
-func (r *request) RouteID() (string, error)      { return r.ask("route", r.route) }
-func (r *request) Header(name string) (string, error) {
-	return r.ask("header "+name, r.header[name])
+func (r *request) SetHeaders(method string, h []header) {
+	switch method {
+	case setResponseHeaders:
+		r.calls, r.response = append(r.calls, "response"), fieldsOf(h)
+	case setUpstreamHeaders:
+		r.calls, r.upstream = append(r.calls, "upstream"), fieldsOf(h)
+	}
 }
 
-func (r *request) SetResponseHeaders(h headers) error {
-	r.response = h
-	_, err := r.ask("response", "")
-	return err
-}
-
-func (r *request) SetUpstreamHeaders(h headers) error {
-	r.upstream = h
-	_, err := r.ask("upstream", "")
-	return err
-}
-
-func (r *request) Exit(status int, body []byte, h headers) {
+func (r *request) Exit(status int, body []byte, h []header) {
 	r.calls = append(r.calls, "exit")
-	r.exit = &refusal{status: status, body: body, headers: h}
+	r.exit = &exited{status, body, fieldsOf(h)}
 }
 
 const oneADay = `"limits":[{"name":"daily","limit":1,"window":"day"}]`
@@ -120,14 +148,14 @@ func TestCallsToKong(t *testing.T) {
 			request{consumer: "a", service: "s"}, "consumer, service, response", "consumer, service, header content-type, exit"},
 		"only limits of others": {`{"limits":[{"name":"daily","limit":1,"window":"day","identify":["global"]}]}`,
 			request{consumer: "a"}, "response", "header content-type, exit"},
-		"two fallbacks": {`{"identify":["consumer","credential"],` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, ip, credential, response", "consumer, ip, credential, header content-type, exit"},
+		"two fallbacks": {`{"identify":["consumer","credential"],` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, credential, ip, response", "consumer, credential, ip, header content-type, exit"},
 		"annotate":      {`{"consumer_id":"a","mode":"annotate",` + oneADay + `}`, request{}, "response", "response, upstream"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			instance := start(t, newPlugin(t), c.config)
 			for _, want := range []string{c.pass, c.refuse} {
 				r := c.request
-				instance.access(&r)
+				instance.access(context.Background(), &r)
 				if got := strings.Join(r.calls, ", "); got != want {
 					t.Errorf("calls %q, want %q", got, want)
 				}
@@ -239,67 +267,67 @@ func refusing() quota.Decision {
 }
 
 var (
-	kongFields = headers{
+	kongFields = fields{
 		"X-RateLimit-Limit-Burst": {"10"}, "X-RateLimit-Remaining-Burst": {"9"},
 		"X-RateLimit-Limit-Day": {"100"}, "X-RateLimit-Remaining-Day": {"0"},
 		"RateLimit-Limit": {"100"}, "RateLimit-Remaining": {"0"}, "RateLimit-Reset": {"3600"},
 	}
-	ietfFields = headers{
+	ietfFields = fields{
 		"RateLimit-Policy": {`"burst";q=10, "daily";q=100;w=86400`},
 		"RateLimit":        {`"daily";r=0;t=3600`},
 	}
-	upstreamOver = headers{"X-Quota-State": {"over_quota"}, "X-Quota-Limit": {"100"}, "X-Quota-Remaining": {"0"}, "X-Quota-Reset": {"3600"}}
-	unknown      = headers{"X-Quota-State": {"unknown"}, "X-Quota-Limit": {}, "X-Quota-Remaining": {}, "X-Quota-Reset": {}}
+	upstreamOver = fields{"X-Quota-State": {"over_quota"}, "X-Quota-Limit": {"100"}, "X-Quota-Remaining": {"0"}, "X-Quota-Reset": {"3600"}}
+	unknown      = fields{"X-Quota-State": {"unknown"}, "X-Quota-Limit": {}, "X-Quota-Remaining": {}, "X-Quota-Reset": {}}
 )
 
 const problemJSON = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["daily"]}`
 
 func TestAnswers(t *testing.T) {
-	refused := func(more ...headers) headers {
-		h := headers{"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}}
+	refused := func(more ...fields) fields {
+		h := fields{"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}}
 		for _, m := range more {
 			maps.Copy(h, m)
 		}
 		return h
 	}
-	retry := headers{"Retry-After": {"3600"}}
+	retry := fields{"Retry-After": {"3600"}}
 	lost := fmt.Errorf("spend: %w", quota.ErrUnavailable)
 	for name, c := range map[string]struct {
 		config             string
 		store              fixed
 		contentType        string
-		response, upstream headers
-		exit               *refusal
+		response, upstream fields
+		exit               *exited
 	}{
 		"pass, kong":           {"", fixed{decision: passing(0)}, "", kongFields, nil, nil},
 		"pass, ietf":           {`"headers":"ietf",`, fixed{decision: passing(0)}, "", ietfFields, nil, nil},
 		"pass, both":           {`"headers":"both",`, fixed{decision: passing(0)}, "", join(kongFields, ietfFields), nil, nil},
 		"pass, off":            {`"headers":"off",`, fixed{decision: passing(0)}, "", nil, nil, nil},
-		"pass, upstream":       {`"headers":"off","upstream_headers":true,`, fixed{decision: passing(3)}, "", nil, headers{"X-Quota-State": {"allowed"}, "X-Quota-Limit": {"100"}, "X-Quota-Remaining": {"3"}, "X-Quota-Reset": {"3600"}}, nil},
-		"the least left first": {`"headers":"ietf",`, fixed{decision: passing(50)}, "", headers{"RateLimit-Policy": ietfFields["RateLimit-Policy"], "RateLimit": {`"burst";r=9;t=1`}}, nil, nil},
+		"pass, upstream":       {`"headers":"off","upstream_headers":true,`, fixed{decision: passing(3)}, "", nil, fields{"X-Quota-State": {"allowed"}, "X-Quota-Limit": {"100"}, "X-Quota-Remaining": {"3"}, "X-Quota-Reset": {"3600"}}, nil},
+		"the least left first": {`"headers":"ietf",`, fixed{decision: passing(50)}, "", fields{"RateLimit-Policy": ietfFields["RateLimit-Policy"], "RateLimit": {`"burst";r=9;t=1`}}, nil, nil},
 
-		"refuse, kong":    {"", fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused(kongFields, retry)}},
-		"refuse, ietf":    {`"headers":"ietf",`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused(ietfFields, retry)}},
-		"refuse, off":     {`"headers":"off",`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused()}},
-		"refuse, status":  {`"headers":"off","error_code":503,`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 503, body: []byte(strings.Replace(problemJSON, "429", "503", 1)), headers: refused()}},
-		"refuse, message": {`"headers":"off","error_message":"5 a \"day\"",`, fixed{decision: refusing()}, "", nil, nil, &refusal{status: 429, body: []byte(`{"message":"5 a \"day\""}`), headers: refused(headers{"Content-Type": {"application/json; charset=utf-8"}})}},
-		"refuse, gRPC": {`"headers":"ietf",`, fixed{decision: refusing()}, "application/grpc+proto", nil, nil, &refusal{status: 200, headers: refused(ietfFields, retry,
-			headers{"Content-Type": {"application/grpc"}, "grpc-status": {"8"}, "grpc-message": {"Request cannot be satisfied as assigned quota has been exceeded"}})}},
-		"refuse, gRPC-Web": {`"headers":"off",`, fixed{decision: refusing()}, "application/grpc-web", nil, nil, &refusal{status: 429, body: []byte(problemJSON), headers: refused()}},
+		"refuse, kong":    {"", fixed{decision: refusing()}, "", nil, nil, &exited{status: 429, body: []byte(problemJSON), headers: refused(kongFields, retry)}},
+		"refuse, ietf":    {`"headers":"ietf",`, fixed{decision: refusing()}, "", nil, nil, &exited{status: 429, body: []byte(problemJSON), headers: refused(ietfFields, retry)}},
+		"refuse, off":     {`"headers":"off",`, fixed{decision: refusing()}, "", nil, nil, &exited{status: 429, body: []byte(problemJSON), headers: refused()}},
+		"refuse, status":  {`"headers":"off","error_code":503,`, fixed{decision: refusing()}, "", nil, nil, &exited{status: 503, body: []byte(strings.Replace(problemJSON, "429", "503", 1)), headers: refused()}},
+		"refuse, message": {`"headers":"off","error_message":"5 a \"day\"",`, fixed{decision: refusing()}, "", nil, nil, &exited{status: 429, body: []byte(`{"message":"5 a \"day\""}`), headers: refused(fields{"Content-Type": {"application/json; charset=utf-8"}})}},
+		"refuse, gRPC": {`"headers":"ietf",`, fixed{decision: refusing()}, "application/grpc+proto", nil, nil, &exited{status: 200, headers: refused(ietfFields, retry,
+			fields{"Content-Type": {"application/grpc"}, "grpc-status": {"8"}, "grpc-message": {"Request cannot be satisfied as assigned quota has been exceeded"}})}},
+		"refuse, gRPC-Web": {`"headers":"off",`, fixed{decision: refusing()}, "application/grpc-web", nil, nil, &exited{status: 429, body: []byte(problemJSON), headers: refused()}},
 		"annotate":         {`"mode":"annotate",`, fixed{decision: refusing()}, "", kongFields, upstreamOver, nil},
 
 		"lost, allow":       {"", fixed{err: lost}, "", nil, unknown, nil},
-		"lost, deny":        {`"on_error":"deny",`, fixed{err: lost}, "", nil, nil, &refusal{status: 503, body: []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The quota cannot be checked at the moment","status":503}`), headers: refused()}},
-		"lost, deny, gRPC":  {`"on_error":"deny",`, fixed{err: lost}, "application/grpc", nil, nil, &refusal{status: 200, headers: refused(headers{"Content-Type": {"application/grpc"}, "grpc-status": {"14"}, "grpc-message": {"The quota cannot be checked at the moment"}})}},
+		"lost, deny":        {`"on_error":"deny",`, fixed{err: lost}, "", nil, nil, &exited{status: 503, body: []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The quota cannot be checked at the moment","status":503}`), headers: refused()}},
+		"lost, deny, gRPC":  {`"on_error":"deny",`, fixed{err: lost}, "application/grpc", nil, nil, &exited{status: 200, headers: refused(fields{"Content-Type": {"application/grpc"}, "grpc-status": {"14"}, "grpc-message": {"The quota cannot be checked at the moment"}})}},
 		"panic, allow":      {"", fixed{panics: true}, "", nil, unknown, nil},
-		"panic, deny":       {`"on_error":"deny","grpc":false,`, fixed{panics: true}, "application/grpc", nil, nil, &refusal{status: 503, body: []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The quota cannot be checked at the moment","status":503}`), headers: refused()}},
+		"panic, deny":       {`"on_error":"deny","grpc":false,`, fixed{panics: true}, "application/grpc", nil, nil, &exited{status: 503, body: []byte(`{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":"The quota cannot be checked at the moment","status":503}`), headers: refused()}},
 		"a reply that lies": {"", fixed{err: errors.New("reply is not one of spend.lua")}, "", nil, unknown, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			instance := start(t, newPlugin(t), `{`+c.config+twoLimits+`}`)
 			instance.store = c.store
 			r := &request{header: map[string]string{"content-type": c.contentType}}
-			instance.access(r)
+			instance.access(context.Background(), r)
 			if !reflect.DeepEqual(r.response, c.response) || !reflect.DeepEqual(r.upstream, c.upstream) {
 				t.Errorf("response %v\n    want %v\nupstream %v\n    want %v", r.response, c.response, r.upstream, c.upstream)
 			}
@@ -313,23 +341,25 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func join(all ...headers) headers {
-	h := headers{}
+func join(all ...fields) fields {
+	h := fields{}
 	for _, one := range all {
 		maps.Copy(h, one)
 	}
 	return h
 }
 
-// A gateway that is gone is not asked for more.
+// A gateway that is gone is not asked for more, and nobody is charged.
 func TestGatewayThatIsGone(t *testing.T) {
-	for _, config := range []string{`{` + twoLimits + `}`, `{"upstream_headers":true,` + twoLimits + `}`} {
-		instance := start(t, newPlugin(t), config)
-		r := &request{broken: true}
-		instance.access(r)
-		if got := strings.Join(r.calls, ", "); got != "response" {
-			t.Errorf("%s: calls %q", config, got)
-		}
+	instance := start(t, newPlugin(t), `{"identify":["consumer"],`+oneADay+`}`)
+	r := &request{broken: true, consumer: "a"}
+	instance.access(context.Background(), r)
+	if got := strings.Join(r.calls, ", "); got != "consumer, upstream" {
+		t.Errorf("calls %q", got)
+	}
+	r = &request{consumer: "a"}
+	if instance.access(context.Background(), r); r.response["RateLimit-Remaining"][0] != "0" || r.exit != nil {
+		t.Errorf("the only one of the day was charged before: %+v", r)
 	}
 }
 
@@ -355,7 +385,11 @@ func TestPeriodsOfKongsHeaders(t *testing.T) {
 		`{"name":"a","limit":1,"window":"day"},{"name":"b","limit":1,"window":"24h"}`:   {"A", "B"},
 		`{"name":"day","limit":1,"window":"90s"},{"name":"b","limit":1,"window":"24h"}`: {"Day", "B"},
 	} {
-		if got := start(t, newPlugin(t), `{"limits":[`+limits+`]}`).answers.periods; !slices.Equal(got, want) {
+		var got []string
+		for _, names := range start(t, newPlugin(t), `{"limits":[`+limits+`]}`).answers.names {
+			got = append(got, strings.TrimPrefix(names.limit, "X-RateLimit-Limit-"))
+		}
+		if !slices.Equal(got, want) {
 			t.Errorf("%s: %v, want %v", limits, got, want)
 		}
 	}

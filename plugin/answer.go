@@ -3,7 +3,6 @@ package plugin
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"net/http"
 	"slices"
@@ -19,15 +18,17 @@ import (
 type answers struct {
 	kong, ietf bool
 	grpc       bool
-	// periods are the limits' suffixes in Kong's headers, in the policy's order.
-	periods []string
-	policy  string // RateLimit-Policy
+	// names are those of Kong's headers for each limit, in the policy's order.
+	names  []limitNames
+	policy string // RateLimit-Policy
 
 	errorCode    int
 	message      []byte // the configured body of a refusal, nil for problem details
 	unidentified refusal
 	unavailable  refusal
 }
+
+type limitNames struct{ limit, remaining string }
 
 // refusal is an answer that ends the request.
 type refusal struct {
@@ -47,7 +48,10 @@ const (
 )
 
 // noUpstreamHeaders removes what a client sent under the names for the upstream.
-var noUpstreamHeaders = headers{upstreamState: {}, upstreamLimit: {}, upstreamRemaining: {}, upstreamReset: {}}
+var noUpstreamHeaders = headers{
+	{Name: upstreamState, Remove: true}, {Name: upstreamLimit, Remove: true},
+	{Name: upstreamRemaining, Remove: true}, {Name: upstreamReset, Remove: true},
+}
 
 // The problem types of draft-ietf-httpapi-ratelimit-headers, for RFC 9457.
 const (
@@ -67,7 +71,6 @@ func newAnswers(c Config, p *quota.Policy) answers {
 		kong:      c.Headers == headersKong || c.Headers == headersBoth,
 		ietf:      c.Headers == headersIETF || c.Headers == headersBoth,
 		grpc:      c.GRPC,
-		periods:   periods(p.Rules()),
 		policy:    policyField(p.Rules()),
 		errorCode: c.ErrorCode,
 		unidentified: newRefusal(http.StatusForbidden, grpcPermissionDenied, problem{
@@ -76,6 +79,9 @@ func newAnswers(c Config, p *quota.Policy) answers {
 		unavailable: newRefusal(http.StatusServiceUnavailable, grpcUnavailable, problem{
 			Type: problemReducedCapacity, Title: "The quota cannot be checked at the moment", Status: http.StatusServiceUnavailable,
 		}),
+	}
+	for _, period := range periods(p.Rules()) {
+		a.names = append(a.names, limitNames{"X-RateLimit-Limit-" + period, "X-RateLimit-Remaining-" + period})
 	}
 	if c.ErrorMessage != "" {
 		a.message = marshal(map[string]string{"message": c.ErrorMessage})
@@ -88,20 +94,19 @@ func (a answers) forClient(d quota.Decision) headers {
 	if !a.kong && !a.ietf {
 		return nil
 	}
-	h := make(headers, 5+2*len(d.Limits))
+	h := make(headers, 0, 6+2*len(d.Limits))
 	strictest := d.Strictest()
 	if a.kong {
 		for i, s := range d.Limits {
-			h["X-RateLimit-Limit-"+a.periods[i]] = number(s.Limit)
-			h["X-RateLimit-Remaining-"+a.periods[i]] = number(s.Remaining)
+			h = append(h, header{Name: a.names[i].limit, Value: number(s.Limit)}, header{Name: a.names[i].remaining, Value: number(s.Remaining)})
 		}
-		h["RateLimit-Limit"] = number(strictest.Limit)
-		h["RateLimit-Remaining"] = number(strictest.Remaining)
-		h["RateLimit-Reset"] = number(seconds(strictest.Reset))
+		h = append(h, header{Name: "RateLimit-Limit", Value: number(strictest.Limit)},
+			header{Name: "RateLimit-Remaining", Value: number(strictest.Remaining)},
+			header{Name: "RateLimit-Reset", Value: number(seconds(strictest.Reset))})
 	}
 	if a.ietf {
-		h["RateLimit-Policy"] = []string{a.policy}
-		h["RateLimit"] = []string{fmt.Sprintf("%q;r=%d;t=%d", strictest.Name, strictest.Remaining, seconds(strictest.Next))}
+		h = append(h, header{Name: "RateLimit-Policy", Value: a.policy},
+			header{Name: "RateLimit", Value: `"` + strictest.Name + `";r=` + number(strictest.Remaining) + ";t=" + number(seconds(strictest.Next))})
 	}
 	return h
 }
@@ -113,15 +118,16 @@ func (a answers) forUpstream(d quota.Decision, wanted bool) headers {
 	if !wanted {
 		return nil
 	}
-	h := maps.Clone(noUpstreamHeaders)
-	h[upstreamState] = []string{d.State.String()}
-	if d.State != quota.Unknown {
-		s := d.Strictest()
-		h[upstreamLimit] = number(s.Limit)
-		h[upstreamRemaining] = number(s.Remaining)
-		h[upstreamReset] = number(seconds(s.Reset))
+	if d.State == quota.Unknown {
+		h := slices.Clone(noUpstreamHeaders)
+		h[0] = header{Name: upstreamState, Value: d.State.String()}
+		return h
 	}
-	return h
+	s := d.Strictest()
+	return headers{
+		{Name: upstreamState, Value: d.State.String()}, {Name: upstreamLimit, Value: number(s.Limit)},
+		{Name: upstreamRemaining, Value: number(s.Remaining)}, {Name: upstreamReset, Value: number(seconds(s.Reset))},
+	}
 }
 
 // overQuota gives the refusal of a request that is over a quota.
@@ -138,13 +144,11 @@ func (a answers) overQuota(d quota.Decision) refusal {
 	})
 	if a.message != nil {
 		r.body = a.message
-		r.headers["Content-Type"] = []string{"application/json; charset=utf-8"}
+		r.headers.set("Content-Type", "application/json; charset=utf-8")
 	}
-	for name, values := range a.forClient(d) {
-		r.headers[name] = values
-	}
+	r.headers = append(r.headers, a.forClient(d)...)
 	if retry := d.RetryAfter(); (a.kong || a.ietf) && retry > 0 {
-		r.headers["Retry-After"] = number(seconds(retry))
+		r.headers.set("Retry-After", number(seconds(retry)))
 	}
 	return r
 }
@@ -161,17 +165,17 @@ type problem struct {
 func newRefusal(status, grpcStatus int, p problem) refusal {
 	return refusal{
 		status: status, grpcStatus: grpcStatus, title: p.Title, body: marshal(p),
-		headers: headers{"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}},
+		headers: headers{{Name: "Content-Type", Value: "application/problem+json"}, {Name: "Cache-Control", Value: "no-store"}},
 	}
 }
 
 // forGRPC turns the refusal into a trailers-only response of gRPC: HTTP status
 // 200, no body, and the outcome in grpc-status and grpc-message.
 func (r refusal) forGRPC() refusal {
-	h := maps.Clone(r.headers)
-	h["Content-Type"] = []string{"application/grpc"}
-	h["grpc-status"] = number(int64(r.grpcStatus))
-	h["grpc-message"] = []string{r.title}
+	h := slices.Clone(r.headers)
+	h.set("Content-Type", "application/grpc")
+	h.set("grpc-status", number(int64(r.grpcStatus)))
+	h.set("grpc-message", r.title)
 	return refusal{status: http.StatusOK, headers: h}
 }
 
@@ -189,7 +193,7 @@ func marshal(v any) []byte {
 	return text
 }
 
-func number(n int64) []string { return []string{strconv.FormatInt(n, 10)} }
+func number(n int64) string { return strconv.FormatInt(n, 10) }
 
 // seconds rounds up: who comes back after that long must not be too early.
 func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

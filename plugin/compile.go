@@ -7,8 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/Kong/go-pdk"
-
+	"kong-quota/internal/pluginserver"
 	"kong-quota/quota"
 )
 
@@ -28,22 +27,19 @@ type Instance struct {
 	denyOnError     bool
 }
 
-// UnmarshalJSON compiles the configuration that Kong starts an instance with.
-// The error joins every problem; go-pdk refuses the start with it.
-func (i *Instance) UnmarshalJSON(data []byte) (err error) {
-	defer func() {
-		if caught := recover(); caught != nil {
-			err = fmt.Errorf("config: compiling it failed: %v", caught)
-		}
-		if err != nil {
-			i.plugin.log.Error("instance refused", "plugin", Name, "error", err)
-		}
-	}()
-	config, where, unknown, err := decodeConfig(data)
-	if err != nil {
-		return err
+// Start compiles the configuration that Kong starts an instance with. The error
+// joins every problem.
+func (p *Plugin) Start(config []byte) (*Instance, error) {
+	i := &Instance{plugin: p}
+	c, where, problems, err := decodeConfig(config)
+	if err == nil {
+		err = i.compile(c, where, problems)
 	}
-	return i.compile(config, where, unknown)
+	if err != nil {
+		p.log.Error("instance refused", "plugin", Name, "error", err)
+		return nil, err
+	}
+	return i, nil
 }
 
 // compile reports the problems that were found already together with its own.
@@ -72,8 +68,11 @@ func (i *Instance) compile(c Config, where placement, problems []error) error {
 	return nil
 }
 
-// Access is the access phase of one request, the handler that go-pdk calls.
-func (i *Instance) Access(pdk *pdk.PDK) { i.access(kong{pdk}) }
+// Access is the access phase of one request.
+func (i *Instance) Access(e *pluginserver.Event) { i.access(e.Context(), e) }
+
+// Close has nothing to close: connections to Redis outlive the instances.
+func (i *Instance) Close() {}
 
 func (c Config) policy() (*quota.Policy, error) {
 	limits := make([]quota.Limit, len(c.Limits))

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"kong-quota/internal/pluginserver"
 	"kong-quota/quota"
 )
 
@@ -86,91 +87,122 @@ const (
 	noAnswer          // Kong did not tell
 )
 
-// of asks Kong for what the instance does not know, nothing twice.
+// of asks Kong for what the instance does not know: in one turn, nothing twice, and
+// in another for the address if that has to stand in for something. A part that
+// the request does not have falls to the fallback.
 func (ids identities) of(gw gateway) (own quota.Identity, others []quota.Identity, who outcome) {
-	asked := answered{gateway: gw}
-	if ids.own != nil {
-		if own, who = ids.own.of(&asked); who != charged {
-			return "", nil, who
+	var known told
+	for id := range ids.all {
+		for _, p := range id.parts {
+			if id.fixed == "" && p.value == "" {
+				known.want(p)
+			}
 		}
 	}
-	for _, other := range ids.others {
-		id, who := other.of(&asked)
-		if who != charged {
-			return "", nil, who
+	if err := known.ask(gw); err != nil {
+		return "", nil, noAnswer
+	}
+	for id := range ids.all {
+		for _, p := range id.parts {
+			if id.fixed != "" || p.value != "" || known.of(p) != "" {
+				continue
+			}
+			switch id.fallback {
+			case fallbackDeny:
+				return "", nil, denied
+			case fallbackSkip:
+				return "", nil, unlimited
+			}
+			known.want(part{kind: identifyIP})
+		}
+	}
+	if err := known.ask(gw); err != nil {
+		return "", nil, noAnswer
+	}
+	if ids.own != nil {
+		if own = ids.own.with(known); own == "" {
+			return "", nil, noAnswer
+		}
+	}
+	for i := range ids.others {
+		id := ids.others[i].with(known)
+		if id == "" {
+			return "", nil, noAnswer
 		}
 		others = append(others, id)
 	}
 	return own, others, charged
 }
 
-// of asks Kong for what the instance does not know. A part that the request does
-// not have falls to the fallback, and so does one that Kong fails to tell: a
-// header that is no text, for example, must not be a way around the limits.
-func (id identity) of(gw *answered) (quota.Identity, outcome) {
+// all walks the identities.
+func (ids identities) all(yield func(*identity) bool) {
+	if ids.own != nil && !yield(ids.own) {
+		return
+	}
+	for i := range ids.others {
+		if !yield(&ids.others[i]) {
+			return
+		}
+	}
+}
+
+// with is the identity by what Kong has told, "" if it did not tell the address
+// that stands in for a part.
+func (id *identity) with(known told) quota.Identity {
 	if id.fixed != "" {
-		return id.fixed, charged
+		return id.fixed
 	}
-	values := make([]part, 0, len(id.parts))
-	for _, p := range id.parts {
+	values := make([]part, len(id.parts))
+	for i, p := range id.parts {
 		if p.value == "" {
-			p.value, _ = gw.ask(p)
+			p.value = known.of(p)
 		}
 		if p.value == "" {
-			switch id.fallback {
-			case fallbackDeny:
-				return "", denied
-			case fallbackSkip:
-				return "", unlimited
+			p = part{kind: identifyIP}
+			if p.value = known.of(p); p.value == "" {
+				return ""
 			}
-			ip, err := gw.ask(part{kind: identifyIP})
-			if err != nil || ip == "" {
-				return "", noAnswer
-			}
-			p = part{kind: identifyIP, value: ip}
 		}
-		values = append(values, p)
+		values[i] = p
 	}
-	return compound(values), charged
+	return compound(values)
 }
 
-// answered is a gateway that remembers what it was asked for this request.
-type answered struct {
-	gateway
-	answers []answer
+// told are what was asked of Kong for a request.
+type told struct {
+	kinds     []string
+	questions []pluginserver.Question
+	asked     int // how many have answers
 }
 
-type answer struct {
-	kind, value string
-	err         error
-}
-
-func (a *answered) ask(p part) (string, error) {
-	for _, known := range a.answers {
-		if known.kind == p.kind {
-			return known.value, known.err
-		}
+func (a *told) want(p part) {
+	if slices.Contains(a.kinds, p.kind) {
+		return
 	}
-	value, err := p.ask(a.gateway)
-	a.answers = append(a.answers, answer{p.kind, value, err})
-	return value, err
+	a.kinds = append(a.kinds, p.kind)
+	a.questions = append(a.questions, pluginserver.Question{Method: methods[p.kind], Argument: p.header})
 }
 
-func (p part) ask(gw gateway) (string, error) {
-	switch p.kind {
-	case identifyConsumer:
-		return gw.ConsumerID()
-	case identifyCredential:
-		return gw.CredentialID()
-	case identifyHeader:
-		return gw.Header(p.header)
-	case identifyService:
-		return gw.ServiceID()
-	case identifyRoute:
-		return gw.RouteID()
-	default:
-		return gw.ForwardedIP()
+func (a *told) ask(gw gateway) error {
+	if a.asked == len(a.questions) {
+		return nil
 	}
+	err := gw.Ask(a.questions[a.asked:])
+	a.asked = len(a.questions)
+	return err
+}
+
+func (a *told) of(p part) string {
+	if i := slices.Index(a.kinds, p.kind); i >= 0 {
+		return a.questions[i].Answer
+	}
+	return ""
+}
+
+// methods of the PDK tell the parts.
+var methods = map[string]string{
+	identifyConsumer: getConsumer, identifyCredential: getCredential, identifyIP: getForwardedIP,
+	identifyHeader: getHeader, identifyService: getService, identifyRoute: getRoute,
 }
 
 func compound(parts []part) quota.Identity {

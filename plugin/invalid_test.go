@@ -35,8 +35,7 @@ func TestInvalidConfigs(t *testing.T) {
 			if err := json.Unmarshal(text, &c); err != nil {
 				t.Fatal(err)
 			}
-			instance := newPlugin(t).NewInstance()
-			err = json.Unmarshal(c.Config, instance)
+			_, err = newPlugin(t).Start(c.Config)
 			if err == nil {
 				t.Fatal("the instance started")
 			}

@@ -1,12 +1,11 @@
 // Package plugin is everything Kong-shaped: the configuration and its schema,
 // how an instance is compiled from it, and the walk of a request through the
-// access phase. It is the only package that knows go-pdk.
+// access phase.
 package plugin
 
 import (
 	"context"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"kong-quota/internal/settings"
@@ -30,7 +29,6 @@ type Plugin struct {
 	metrics *metrics
 	waiters *quota.Waiters
 	log     *slog.Logger
-	running atomic.Int64 // requests in their access phase
 }
 
 // New makes the plugin of a process. It does not wait for Redis.
@@ -41,23 +39,6 @@ func New(s settings.Settings, log *slog.Logger) (*Plugin, error) {
 	}
 	waiters := quota.NewWaiters(s.MaxWaiters)
 	return &Plugin{stores: stores, metrics: newMetrics(waiters), waiters: waiters, log: log}, nil
-}
-
-// NewInstance makes an instance without configuration: Kong's JSON is decoded
-// into it. The result is an *Instance, typed as go-pdk wants it.
-func (p *Plugin) NewInstance() any { return &Instance{plugin: p} }
-
-// Drain waits until no request is in its access phase, or the context ends.
-func (p *Plugin) Drain(ctx context.Context) {
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	for p.running.Load() > 0 {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-	}
 }
 
 // Ready reports whether the process' own store answers.

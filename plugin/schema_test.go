@@ -157,8 +157,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"__seq__":1,"limits":[{"name":"a","limit":1,"window":"month","align":"calendar","day_of_month":31,"timezone":"Asia/Shanghai"}]}`))
 	p := newPlugin(f)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		instance := p.NewInstance().(*Instance)
-		if json.Unmarshal(text, instance) == nil && instance.policy == nil {
+		if instance, err := p.Start(text); err == nil && instance.policy == nil {
 			t.Errorf("%s started without a policy", text)
 		}
 	})
