@@ -2,7 +2,7 @@
 -- a unit is back exactly one window after it was charged. Refused requests are
 -- not remembered. Memory grows with the number of charges.
 --
--- Arguments  2: number n of the log's key in KEYS, length of the window in µs
+-- Arguments  2: number n of the log's key in the request's KEYS, length of the window in µs
 -- Keys       KEYS[n]: sorted set, an entry for each charge; the score is its
 --            moment in µs, the member "number:cost", so that entries of the same
 --            moment differ
@@ -15,8 +15,8 @@
 -- charge is more than a window ahead, is unreadable and begins anew. A member
 -- without a cost counts one.
 
-algorithms.sliding_log = function(held, limit, cost, now, arg)
-  local log, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
+algorithms.sliding_log = function(held, limit, cost, now, arg, _, base)
+  local log, window = base + ARGV[arg], ARGV[arg + 1] + 0
   local start = string.format('%.0f', now - window) -- what was charged by then has left
 
   local function units_of(member)

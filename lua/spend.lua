@@ -1,26 +1,29 @@
--- spend: decides one request against all limits of its policy. All pass and all
--- are charged, or nothing is written.
+-- spend: decides requests, one after the other, against all limits of their policy.
+-- All limits pass and all are charged, or nothing is written for that request.
 --
--- KEYS
+-- KEYS  of each request, one request after the other
 --   1…   hashes, each with the counters of one identity in one scope: a field per
 --        limit, named by it, with the text "shape until values…" (see README.md)
 --   …n   a sorted set for each sliding_log, in the order of the limits
 -- ARGV
 --   1  now: µs since the epoch, or "" for this server's clock
---   2  cost: units to charge; 0 peeks, a negative cost gives back
+--   2  costs of the requests, with spaces between: units to charge; 0 peeks, a
+--      negative cost gives back
 --   3  mode: "" charges the cost or nothing; "up to" as much of it as every limit
 --      has room for; when giving back, for each limit the `until` of its counter
 --      after the charge, or "-", with spaces between: where the counter has
 --      another by now, or has ended, nothing is given back
---   4  number of limits; then for each limit
---        number of its hash in KEYS
+--   4  number of KEYS of a request
+--   5  number of limits; then for each limit
+--        number of its hash in a request's KEYS
 --        name
 --        shape: algorithm.fingerprint; a counter of another shape restarts the limit
 --        limit: units that it holds when nothing is used
 --        number of the algorithm's arguments, and these (see the algorithm's file)
--- Reply: integers
+-- Reply: integers, for each request
 --   1  1 all passed, 0 refused, -1 the boundaries do not contain now: ask again
---      with boundaries around the moment in the next integer, the last of the reply
+--      with boundaries around the moment in the next integer; these two are then
+--      the whole reply, and nothing was charged to anybody
 --   2  units that were charged
 --   3  number of counters that could not be read and began anew
 --   4  now, µs since the epoch
@@ -36,6 +39,7 @@
 --   held              the counter's text behind its shape, or nil
 --   limit, cost, now  as above
 --   arg, count        where its arguments begin in ARGV, and how many there are
+--   base              how many KEYS are those of requests before this one
 -- and returns
 --   retry             0 if it lets the cost pass, else as above; nil if its
 --                     boundaries do not contain now
@@ -54,7 +58,7 @@ if server_clock then
   local time = redis.call('TIME')
   now = time[1] * 1000000 + time[2]
 end
-local cost, mode, limits = ARGV[2] + 0, ARGV[3], ARGV[4] + 0
+local mode, width, limits = ARGV[3], ARGV[4] + 0, ARGV[5] + 0
 local match, sub, format = string.match, string.sub, string.format
 
 -- expire makes a key go when its last counter ends. A clock that is given need not
@@ -67,18 +71,20 @@ local function expire(n, ends)
   end
 end
 
--- What the limits say: retry and settle of one after the other; some have a wait.
-local asked, waits = {}, nil
-local unreadable, foreign = 0, nil
+-- Of the present request: what the limits say, retry and settle of one after the
+-- other; the waits of some; how many counters were unreadable; the keys that are no
+-- hashes.
+local base = 0
+local asked, waits, unreadable, foreign = {}, nil, 0, nil
 
 -- ask asks every limit, before anything is written, whether it lets the units
 -- pass. nil if the caller's clock is too far from ours.
 local function ask(units)
   local passed = true
-  local arg = 5
-  unreadable = 0
+  local arg = 6
+  waits, unreadable, foreign = nil, 0, nil
   for i = 1, limits do
-    local n, shape, count = ARGV[arg] + 0, ARGV[arg + 2], ARGV[arg + 4] + 0
+    local n, shape, count = base + ARGV[arg], ARGV[arg + 2], ARGV[arg + 4] + 0
     local text = redis.pcall('HGET', KEYS[n], ARGV[arg + 1])
     local held
     if text then
@@ -92,7 +98,8 @@ local function ask(units)
         unreadable = unreadable + 1
       end
     end
-    local retry, bad, settle, wait = algorithms[sub(shape, 1, -8)](held, ARGV[arg + 3] + 0, units, now, arg + 5, count)
+    local retry, bad, settle, wait =
+      algorithms[sub(shape, 1, -8)](held, ARGV[arg + 3] + 0, units, now, arg + 5, count, base)
     if not retry then
       return nil
     end
@@ -112,62 +119,24 @@ local function ask(units)
   return passed
 end
 
-local given -- back, by the limits whose counters changed since: nothing
-if mode == 'up to' then
-  if ask(0) == nil then
-    return { -1, now }
-  end
-  for i = 1, limits do
-    cost = math.min(cost, (asked[i + i](0)))
-  end
-  cost = math.max(1, cost) -- which is refused if nothing is left
-elseif mode ~= '' then
-  given = {}
-  local arg = 5
+-- given says what each limit gives back, where something has a condition: nothing
+-- where the counter has changed since.
+local function given(cost)
+  local units, arg = {}, 6
   for expected in string.gmatch(mode, '%S+') do
-    local text = redis.pcall('HGET', KEYS[ARGV[arg] + 0], ARGV[arg + 1])
+    local text = redis.pcall('HGET', KEYS[base + ARGV[arg]], ARGV[arg + 1])
     local changed = expected ~= '-'
       and (not text or text.err or match(text, '^%S+ (%d+)') ~= expected or expected + 0 <= now)
-    given[#given + 1] = changed and 0 or cost
+    units[#units + 1] = changed and 0 or cost
     arg = arg + 5 + ARGV[arg + 4]
   end
-end
-local passed = ask(cost)
-if passed == nil then
-  return { -1, now }
+  return units
 end
 
-local charge = passed and cost or 0
-if foreign and charge ~= 0 then
-  for n in pairs(foreign) do
-    redis.call('DEL', KEYS[n])
-  end
-end
-local reply = { passed and 1 or 0, charge, unreadable, now, 0, 0, 0, 0 }
-local arg, moved = 5, nil -- by hash: the latest end of counters that end at another time now
-for i = 1, limits do
-  local units = given and given[i] or charge
-  local remaining, next, reset, text, ends, write = asked[i + i](units)
-  local retry = passed and waits and waits[i] or asked[i + i - 1]
-  local r = 4 * i
-  reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = retry, remaining, next, reset
-  if units ~= 0 then
-    local n = ARGV[arg] + 0
-    redis.call('HSET', KEYS[n], ARGV[arg + 1], ARGV[arg + 2] .. text)
-    if ends then
-      moved = moved or {}
-      moved[n] = math.max(moved[n] or 0, ends)
-    end
-    if write then
-      write(expire)
-    end
-  end
-  arg = arg + 5 + ARGV[arg + 4]
-end
-
--- A hash goes with the last of its counters, also those of limits that are not in
--- this policy; those that have ended go now.
-for n, expires in pairs(moved or {}) do
+-- renew lets a hash go with the last of its counters, also those of limits that
+-- are not in this policy; those that have ended go now. `expires` is the latest end
+-- of those that moved.
+local function renew(n, expires)
   if expires <= now or redis.call('HLEN', KEYS[n]) > 1 then
     expires = 0
     local flat = redis.call('HGETALL', KEYS[n])
@@ -186,5 +155,62 @@ for n, expires in pairs(moved or {}) do
   if expires > 0 then
     expire(n, expires)
   end
+end
+
+local reply, r = {}, 0
+for word in string.gmatch(ARGV[2], '%S+') do
+  local cost, back = word + 0, nil
+  if mode == 'up to' then
+    if cost > 1 then -- of one unit there is no part
+      if ask(0) == nil then
+        return { -1, now }
+      end
+      for i = 1, limits do
+        cost = math.min(cost, (asked[i + i](0)))
+      end
+      cost = math.max(1, cost) -- which is refused if nothing is left
+    end
+  elseif mode ~= '' then
+    back = given(cost)
+  end
+  local passed = ask(cost)
+  if passed == nil then
+    return { -1, now }
+  end
+
+  local charge = passed and cost or 0
+  if foreign and charge ~= 0 then
+    for n in pairs(foreign) do
+      redis.call('DEL', KEYS[n])
+    end
+  end
+  reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = passed and 1 or 0, charge, unreadable, now
+  r = r + 4
+  local arg, moved = 6, nil -- by hash: the latest end of counters that end at another time now
+  for i = 1, limits do
+    local units = back and back[i] or charge
+    local remaining, next, reset, text, ends, write = asked[i + i](units)
+    local retry = passed and waits and waits[i] or asked[i + i - 1]
+    reply[r + 1], reply[r + 2], reply[r + 3], reply[r + 4] = retry, remaining, next, reset
+    r = r + 4
+    if units ~= 0 then
+      local n = base + ARGV[arg]
+      redis.call('HSET', KEYS[n], ARGV[arg + 1], ARGV[arg + 2] .. text)
+      if ends then
+        moved = moved or {}
+        moved[n] = math.max(moved[n] or 0, ends)
+      end
+      if write then
+        write(expire)
+      end
+    end
+    arg = arg + 5 + ARGV[arg + 4]
+  end
+  if moved then
+    for n, expires in pairs(moved) do
+      renew(n, expires)
+    end
+  end
+  base = base + width
 end
 return reply

@@ -31,7 +31,8 @@ type algorithm interface {
 	// moment and the cost give the verdict.
 	decide(held Counter, now, cost int64) verdict
 	// arguments are what the algorithm's script needs beside name, shape and
-	// limit; its header says what they mean. They hold for moments near now.
+	// limit; its header says what they mean. They hold for moments near now; those
+	// that are the same again are the same slice, which must not be written to.
 	arguments(now int64) []int64
 	// capacity is how much the limit holds when nothing is used.
 	capacity() int64

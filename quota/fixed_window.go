@@ -18,6 +18,7 @@ type fixedWindow struct {
 	limit int64
 	align Align
 	calendar
+	constant []int64 // the length of a window that begins with a charge, if it is always the same
 	// latest is the last answer of boundaries: most calls ask for the same one.
 	latest *atomic.Pointer[boundaries]
 }
@@ -34,7 +35,11 @@ func newFixedWindow(l Limit, shape string) (algorithm, *FieldError) {
 	if err != nil {
 		return nil, &FieldError{"timezone", l.Timezone, err.Error()}
 	}
-	return fixedWindow{shape, l.Limit, l.Align, c, new(atomic.Pointer[boundaries])}, nil
+	w := fixedWindow{shape: shape, limit: l.Limit, align: l.Align, calendar: c, latest: new(atomic.Pointer[boundaries])}
+	if l.Window.Length != 0 {
+		w.constant = []int64{l.Window.micros()}
+	}
+	return w, nil
 }
 
 func (w fixedWindow) decide(held Counter, now, cost int64) verdict {
@@ -90,6 +95,9 @@ func (w fixedWindow) ends(now int64) (end, horizon int64) {
 }
 
 func (w fixedWindow) length(now int64) int64 {
+	if w.constant != nil {
+		return w.constant[0]
+	}
 	return w.after(time.UnixMicro(now)).UnixMicro() - now
 }
 
@@ -112,6 +120,9 @@ func (w fixedWindow) boundaries(now int64) *boundaries {
 func (w fixedWindow) arguments(now int64) []int64 {
 	if w.align == Calendar {
 		return w.boundaries(now)[:]
+	}
+	if w.constant != nil {
+		return w.constant
 	}
 	return []int64{w.length(now)}
 }

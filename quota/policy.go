@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -18,6 +19,7 @@ type Policy struct {
 	delays     bool
 	impatient  *Policy
 	parts      []Part
+	derived    sync.Map
 }
 
 // Part is the limits of a policy that count one identity.
@@ -183,6 +185,16 @@ func (p *Policy) Delays() bool { return p.delays }
 // Parts are the policy's limits by the identities that they count. The slice must
 // not be written to.
 func (p *Policy) Parts() []Part { return p.parts }
+
+// Derived keeps what a store makes of the policy, for as long as the policy lives:
+// it is made once for each key, of which every package has a type of its own.
+func (p *Policy) Derived(key any, make func() any) any {
+	if made, ok := p.derived.Load(key); ok {
+		return made
+	}
+	made, _ := p.derived.LoadOrStore(key, make())
+	return made
+}
 
 // Algorithms are the names of those that the policy uses, each once, in
 // alphabetical order. The slice must not be written to.

@@ -14,6 +14,7 @@ type rate struct {
 	units, micros int64
 	burst         int64
 	patience      int64 // for how long a request that is over the burst may wait, µs
+	numbers       []int64
 }
 
 // maxParts leaves a bit below 2^53, up to where Lua's numbers are exact.
@@ -23,7 +24,8 @@ const maxParts = 1 << 52
 func newRate(l Limit) (rate, *FieldError) {
 	window := l.Window.micros()
 	divisor := gcd(l.Limit, window)
-	r := rate{l.Limit / divisor, window / divisor, l.Burst, l.MaxDelay.Microseconds()}
+	r := rate{units: l.Limit / divisor, micros: window / divisor, burst: l.Burst, patience: l.MaxDelay.Microseconds()}
+	r.numbers = []int64{r.units, r.micros, r.patience}
 	if l.Burst > maxParts/r.micros {
 		return rate{}, &FieldError{"limit", l.Limit, fmt.Sprintf("per window with a burst of %d cannot be counted exactly; choose a limit that divides the window, or a smaller burst", l.Burst)}
 	}
@@ -79,6 +81,6 @@ func (r rate) verdict(parts, lag, cost int64) (v verdict, owed int64) {
 	return v, owed
 }
 
-func (r rate) arguments(int64) []int64 { return []int64{r.units, r.micros, r.patience} }
+func (r rate) arguments(int64) []int64 { return r.numbers }
 
 func (r rate) capacity() int64 { return r.burst }

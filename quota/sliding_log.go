@@ -17,10 +17,11 @@ type slidingLog struct {
 	shape  string
 	limit  int64
 	window int64 // µs
+	number []int64
 }
 
 func newSlidingLog(l Limit, shape string) (algorithm, *FieldError) {
-	return slidingLog{shape, l.Limit, l.Window.micros()}, nil
+	return slidingLog{shape, l.Limit, l.Window.micros(), []int64{l.Window.micros()}}, nil
 }
 
 func (w slidingLog) decide(held Counter, now, cost int64) verdict {
@@ -110,6 +111,6 @@ func (w slidingLog) freed(entries []int64, wanted, now int64) time.Duration {
 	return micros(entries[i] + w.window - now)
 }
 
-func (w slidingLog) arguments(int64) []int64 { return []int64{w.window} }
+func (w slidingLog) arguments(int64) []int64 { return w.number }
 
 func (w slidingLog) capacity() int64 { return w.limit }

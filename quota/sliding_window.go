@@ -16,6 +16,7 @@ type slidingWindow struct {
 	limit   int64
 	buckets int64
 	length  int64 // of a bucket, µs
+	numbers []int64
 }
 
 func newSlidingWindow(l Limit, shape string) (algorithm, *FieldError) {
@@ -23,7 +24,7 @@ func newSlidingWindow(l Limit, shape string) (algorithm, *FieldError) {
 	if window%buckets != 0 {
 		return nil, &FieldError{"buckets", l.Buckets, "must divide the window into whole microseconds"}
 	}
-	return slidingWindow{shape, l.Limit, buckets, window / buckets}, nil
+	return slidingWindow{shape, l.Limit, buckets, window / buckets, []int64{buckets, window / buckets}}, nil
 }
 
 func (w slidingWindow) decide(held Counter, now, cost int64) verdict {
@@ -108,6 +109,6 @@ func (w slidingWindow) freed(units []int64, wanted, index, now int64) time.Durat
 	return micros(w.leaves(index-age) - now)
 }
 
-func (w slidingWindow) arguments(int64) []int64 { return []int64{w.buckets, w.length} }
+func (w slidingWindow) arguments(int64) []int64 { return w.numbers }
 
 func (w slidingWindow) capacity() int64 { return w.limit }

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"github.com/redis/go-redis/v9"
+	"sync"
 
 	"kong-quota/quota"
 )
@@ -72,33 +71,23 @@ func (s *Store) spendApart(ctx context.Context, r quota.Request) (quota.Decision
 	return merge(r.Policy, decisions, keep, restarted), nil
 }
 
-// together sends the requests in one pipeline. A decision is Unknown where there
-// was no answer, which the error tells.
+// together sends the requests at the same time; the line makes a pipeline of them.
+// A decision is Unknown where there was no answer, which the error tells.
 func (s *Store) together(ctx context.Context, requests []quota.Request) ([]quota.Decision, error) {
 	decisions := make([]quota.Decision, len(requests))
-	pipe := s.client.Pipeline()
-	commands := make([]*redis.Cmd, len(requests))
+	problems := make([]error, len(requests))
+	var wg sync.WaitGroup
 	for i, r := range requests {
-		script, err := s.script(r.Policy)
-		if err != nil {
-			return decisions, err
-		}
-		call := newCall(s.namespace, r, s.moment(r))
-		commands[i] = pipe.EvalSha(ctx, script.Hash(), call.keys, call.args...)
+		wg.Go(func() {
+			d, err := s.spend(ctx, r)
+			if err != nil {
+				problems[i] = fmt.Errorf("spend %s: %w", r.Identity, err)
+				return
+			}
+			decisions[i] = d
+		})
 	}
-	_, _ = pipe.Exec(ctx) // each command has its own error
-	var problems []error
-	for i, command := range commands {
-		d, err := s.answer(command, requests[i])
-		if redis.HasErrorPrefix(command.Err(), "NOSCRIPT") || errors.Is(err, errOutOfBounds) {
-			d, err = s.spend(ctx, requests[i])
-		}
-		if err != nil {
-			problems = append(problems, fmt.Errorf("spend %s: %w", requests[i].Identity, err))
-			continue
-		}
-		decisions[i] = d
-	}
+	wg.Wait()
 	return decisions, errors.Join(problems...)
 }
 

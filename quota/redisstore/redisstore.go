@@ -6,14 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
-	"kong-quota/lua"
 	"kong-quota/quota"
 )
 
@@ -23,14 +20,14 @@ const DefaultNamespace = "quota"
 // Store is a quota.Store on a Redis server. It does not own its client.
 type Store struct {
 	client    Client
+	line      line
 	slots     bool // a script sees the keys of one slot only
 	namespace string
 	clock     func() time.Time
 	// ahead is how far the server's clock was seen to be ahead of this one, in
 	// microseconds. It is 0 until a call fails for it: what a script needs to
 	// know of the calendar covers the windows before and after the present one.
-	ahead   atomic.Int64
-	scripts sync.Map // the algorithms in it, joined → *redis.Script
+	ahead atomic.Int64
 }
 
 // Client is what a store needs of go-redis: any of its clients.
@@ -55,6 +52,7 @@ func WithClock(clock func() time.Time) Option { return func(s *Store) { s.clock 
 // context's; set redis.Options.ContextTimeoutEnabled.
 func New(client Client, options ...Option) *Store {
 	s := &Store{client: client, namespace: DefaultNamespace, clock: time.Now}
+	s.line.store = s
 	switch client.(type) {
 	case *redis.ClusterClient, *redis.Ring:
 		s.slots = true
@@ -82,47 +80,21 @@ func (s *Store) Spend(ctx context.Context, r quota.Request) (quota.Decision, err
 	return d, nil
 }
 
-// errOutOfBounds: the server's clock is outside the windows around the moment that
-// the caller took it for.
-var errOutOfBounds = fmt.Errorf("%w: the server's clock is outside the windows around its own time", quota.ErrUnavailable)
-
+// spend decides a request whose keys are in one slot.
 func (s *Store) spend(ctx context.Context, r quota.Request) (quota.Decision, error) {
-	script, err := s.script(r.Policy)
+	p, err := prepare(r.Policy)
 	if err != nil {
 		return quota.Decision{}, err
 	}
-	call := newCall(s.namespace, r, s.moment(r))
-	d, err := s.answer(script.Run(ctx, s.client, call.keys, call.args...), r)
-	if errors.Is(err, errOutOfBounds) { // the node's clock is more than a window wrong
-		call = newCall(s.namespace, r, s.moment(r))
-		d, err = s.answer(script.Run(ctx, s.client, call.keys, call.args...), r)
-	}
-	return d, err
+	return s.line.take(ctx, r, p)
 }
 
 // moment is the request's, or what the server's clock is taken for.
-func (s *Store) moment(r quota.Request) time.Time {
-	if r.Now.IsZero() {
+func (s *Store) moment(now time.Time) time.Time {
+	if now.IsZero() {
 		return s.clock().Add(time.Duration(s.ahead.Load()) * time.Microsecond)
 	}
-	return r.Now
-}
-
-// answer reads the reply to a call.
-func (s *Store) answer(command *redis.Cmd, r quota.Request) (quota.Decision, error) {
-	numbers, err := command.Int64Slice()
-	if err != nil {
-		return quota.Decision{}, unavailable(err)
-	}
-	reply, err := decode(numbers, len(r.Policy.Rules()))
-	if err != nil {
-		return quota.Decision{}, err
-	}
-	if reply.outOfBounds {
-		s.ahead.Store(time.UnixMicro(reply.now).Sub(s.clock()).Microseconds())
-		return quota.Decision{}, errOutOfBounds
-	}
-	return reply.decision(r.Policy.Rules()), nil
+	return now
 }
 
 // Reset deletes the identity's key in the scope.
@@ -136,18 +108,3 @@ func (s *Store) Reset(ctx context.Context, scope string, id quota.Identity) erro
 
 // unavailable marks an error of the client as "no answer", and keeps it.
 func unavailable(err error) error { return errors.Join(quota.ErrUnavailable, err) }
-
-// script gives the script with the policy's algorithms.
-func (s *Store) script(p *quota.Policy) (*redis.Script, error) {
-	names := p.Algorithms()
-	id := strings.Join(names, "+")
-	if made, ok := s.scripts.Load(id); ok {
-		return made.(*redis.Script), nil
-	}
-	text, err := lua.Spend(names...)
-	if err != nil {
-		return nil, err
-	}
-	made, _ := s.scripts.LoadOrStore(id, redis.NewScript(text))
-	return made.(*redis.Script), nil
-}

@@ -342,7 +342,7 @@ func TestRule6RepliesAreFlatIntegers(t *testing.T) {
 	}
 	const now, hour = int64(1_795_233_687_000_000), int64(3_600_000_000)
 	args := func(cost, start int64) []any {
-		return []any{now, cost, "", 2,
+		return []any{now, cost, "", 1, 2,
 			1, "first", "fixed_window.aaaaaa", 1_000_000_000_000, 1, hour,
 			1, "calendar", "fixed_window.bbbbbb", 5, 5, start - hour, start, start + hour, start + 2*hour, start + 3*hour}
 	}

@@ -1,8 +1,8 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,83 +16,62 @@ func key(namespace, scope string, id quota.Identity) string {
 	return namespace + ":" + scope + ":{" + string(id) + "}"
 }
 
-// call is one run of spend.lua.
-type call struct {
-	keys []string
-	args []any
+// errNoScript: the server does not have the script of that hash.
+var errNoScript = errors.New("NOSCRIPT")
+
+// integers reads a flat array of integers in RESP, and appends them to numbers.
+func integers(raw []byte, numbers []int64) ([]int64, error) {
+	line, rest, ok := cut(raw)
+	if !ok {
+		return nil, fmt.Errorf("reply %.100q is cut off", raw)
+	}
+	switch line[0] {
+	case '*':
+	case '-':
+		if strings.HasPrefix(string(line), "-NOSCRIPT") {
+			return nil, errNoScript
+		}
+		return nil, unavailable(errors.New(string(line[1:])))
+	default:
+		return nil, fmt.Errorf("reply %.100q is no array", raw)
+	}
+	count, err := strconv.ParseUint(string(line[1:]), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("reply %.100q is no array: %w", raw, err)
+	}
+	for range count {
+		if line, rest, ok = cut(rest); !ok || line[0] != ':' {
+			return nil, fmt.Errorf("reply %.100q is no array of integers", raw)
+		}
+		n, err := strconv.ParseInt(string(line[1:]), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("reply %.100q: %w", raw, err)
+		}
+		numbers = append(numbers, n)
+	}
+	if len(rest) > 0 {
+		return nil, fmt.Errorf("reply %.100q has more than its %d integers", raw, count)
+	}
+	return numbers, nil
 }
 
-// newCall lays out KEYS and ARGV of spend.lua; around is a moment near now, for
-// the boundaries of windows.
-func newCall(namespace string, r quota.Request, around time.Time) call {
-	rules := r.Policy.Rules()
-	c := call{keys: make([]string, 0, 2), args: make([]any, 0, 4+6*len(rules))}
-	if r.Now.IsZero() {
-		c.args = append(c.args, "")
-	} else {
-		c.args = append(c.args, r.Now.UnixMicro())
-	}
-	c.args = append(c.args, r.Cost, mode(r), len(rules))
-	// Two names for the same identity are one hash.
-	hashes := make([]int, 1+len(r.Others)) // numbers in KEYS by that of the identity
-	for _, rule := range rules {
-		if hashes[rule.Identity] != 0 {
-			continue
-		}
-		k := key(namespace, r.Scope, r.IdentityOf(rule.Identity))
-		if at := slices.Index(c.keys, k); at >= 0 {
-			hashes[rule.Identity] = at + 1
-			continue
-		}
-		c.keys = append(c.keys, k)
-		hashes[rule.Identity] = len(c.keys)
-	}
-	for _, rule := range rules {
-		own := rule.Arguments(around.UnixMicro())
-		hash := hashes[rule.Identity]
-		count := len(own)
-		log := rule.Limit.Algorithm == quota.SlidingLog
-		if log {
-			count++
-		}
-		c.args = append(c.args, hash, rule.Limit.Name, rule.Shape, rule.Capacity(), count)
-		if log {
-			c.keys = append(c.keys, c.keys[hash-1]+":"+rule.Limit.Name)
-			c.args = append(c.args, len(c.keys))
-		}
-		for _, n := range own {
-			c.args = append(c.args, n)
+// cut splits off a line that is not empty.
+func cut(raw []byte) (line, rest []byte, ok bool) {
+	for i := 0; i+1 < len(raw); i++ {
+		if raw[i] == '\r' && raw[i+1] == '\n' {
+			return raw[:i], raw[i+2:], i > 0
 		}
 	}
-	return c
+	return nil, nil, false
 }
 
-func mode(r quota.Request) string {
-	if r.UpTo {
-		return "up to"
-	}
-	var b strings.Builder
-	for i, until := range r.Untouched() {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		if until < 0 {
-			b.WriteByte('-')
-		} else {
-			b.WriteString(strconv.FormatInt(until, 10))
-		}
-	}
-	return b.String()
-}
-
-// reply is the reply of spend.lua.
+// reply is the part of spend.lua's reply that is about one request.
 type reply struct {
-	outOfBounds bool // the calendar's boundaries in ARGV do not contain now
-	passed      bool
-	now         int64
-	restarted   int64
-	charged     int64
-	standings   []int64 // perLimit integers for each limit
+	passed    bool
+	charged   int64
+	restarted int64
+	now       int64
+	standings []int64 // perLimit integers for each limit
 }
 
 const (
@@ -102,9 +81,6 @@ const (
 
 // decode checks the numbers against the contract in spend.lua.
 func decode(numbers []int64, limits int) (reply, error) {
-	if len(numbers) == 2 && numbers[0] == -1 {
-		return reply{outOfBounds: true, now: numbers[1]}, nil
-	}
 	if len(numbers) != header+perLimit*limits || numbers[0] != 0 && numbers[0] != 1 {
 		return reply{}, fmt.Errorf("reply %v is not one of spend.lua for %d limits", numbers, limits)
 	}
@@ -125,11 +101,11 @@ func (r reply) decision(rules []quota.Rule) quota.Decision {
 	if r.passed {
 		d.State = quota.Allowed
 	}
-	for i, rule := range rules {
+	for i := range rules {
 		own := r.standings[perLimit*i : perLimit*(i+1)]
 		s := quota.Standing{
-			Name:      rule.Limit.Name,
-			Limit:     rule.Capacity(),
+			Name:      rules[i].Limit.Name,
+			Limit:     rules[i].Capacity(),
 			Remaining: own[1],
 			Next:      time.Duration(own[2]) * time.Microsecond,
 			Reset:     time.Duration(own[3]) * time.Microsecond,

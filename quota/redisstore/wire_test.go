@@ -2,9 +2,14 @@ package redisstore
 
 import (
 	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"kong-quota/quota"
+	"kong-quota/quota/memstore"
 )
 
 func FuzzDecode(f *testing.F) {
@@ -17,7 +22,7 @@ func FuzzDecode(f *testing.F) {
 			numbers[i] = int64(binary.LittleEndian.Uint64(data[8*i:]))
 		}
 		r, err := decode(numbers, limits)
-		if err != nil || r.outOfBounds {
+		if err != nil {
 			return
 		}
 		d := r.decision(make([]quota.Rule, limits))
@@ -28,12 +33,78 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	for _, numbers := range [][]int64{nil, {1}, {1, 5, 0, 1}, {2, 5, 0, 1, 0, 1, 1, 1}, {-1, 5, 0}, {1, 5, 0, 1, -1, 1, 1, 1}, {0, 5, 0, 1, -2, 1, 1, 1}, {1, 5, 0, 1, 0, -1, 1, 1}, {1, 5, 0, 1, 0, 1, -1, 1}, {1, 5, 0, 1, 0, 1, 1, -1}, {1, 5, 0, 1, 0, 1, 1, 1, 0}} {
+	for _, numbers := range [][]int64{nil, {1}, {1, 5, 0, 1}, {-1, 5}, {2, 5, 0, 1, 0, 1, 1, 1}, {-1, 5, 0}, {1, 5, 0, 1, -1, 1, 1, 1}, {0, 5, 0, 1, -2, 1, 1, 1}, {1, 5, 0, 1, 0, -1, 1, 1}, {1, 5, 0, 1, 0, 1, -1, 1}, {1, 5, 0, 1, 0, 1, 1, -1}, {1, 5, 0, 1, 0, 1, 1, 1, 0}} {
 		if r, err := decode(numbers, 1); err == nil {
 			t.Errorf("%v: %+v", numbers, r)
 		}
 	}
 	if r, err := decode([]int64{1, 1, 0, 5, 0, 3, 7, 7}, 1); err != nil || !r.passed || r.now != 5 || r.charged != 1 {
 		t.Errorf("a good reply: %+v, %v", r, err)
+	}
+}
+
+func FuzzIntegers(f *testing.F) {
+	f.Add([]byte("*2\r\n:1\r\n:-5\r\n"))
+	f.Add([]byte("-ERR no\r\n"))
+	f.Add([]byte("*4294967295\r\n"))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		numbers, err := integers(raw, nil)
+		if err != nil {
+			return
+		}
+		again := fmt.Appendf(nil, "*%d\r\n", len(numbers))
+		for _, n := range numbers {
+			again = fmt.Appendf(again, ":%d\r\n", n)
+		}
+		if got, err := integers(again, nil); err != nil || !slices.Equal(got, numbers) {
+			t.Errorf("%q: %v, %v", raw, got, err)
+		}
+	})
+}
+
+// What passengers of a shared seat get is what they would have got one by one.
+func TestShare(t *testing.T) {
+	store, err := memstore.New(100_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	now := time.UnixMicro(1_700_000_000_000_000)
+	for i := range 3000 {
+		var limits []quota.Limit
+		for _, name := range []string{"a", "b"} {
+			a := quota.Algorithms[random.IntN(len(quota.Algorithms))]
+			limits = append(limits, quota.Limit{Name: name, Algorithm: a, Limit: 1 + random.Int64N(9), Window: quota.Per(time.Second)})
+		}
+		p, err := quota.NewPolicy(limits...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 1 + random.IntN(8)
+		ask := func(scope string, cost int64, upTo bool) quota.Decision {
+			d, err := store.Spend(t.Context(), quota.Request{Scope: fmt.Sprint(scope, i), Identity: "x", Policy: p, Cost: cost, UpTo: upTo, Now: now})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		}
+		used := random.Int64N(5)
+		ask("one by one", used, false)
+		ask("shared", used, false)
+		shared := ask("shared", int64(n), true)
+		for nth := range n {
+			want := ask("one by one", 1, false)
+			got := shared
+			got.Limits = slices.Clone(shared.Limits)
+			share(&got, nth)
+			for j := range got.Limits { // these are of the end of the seat
+				if got.State != quota.OverQuota {
+					got.Limits[j].Next, got.Limits[j].Reset = want.Limits[j].Next, want.Limits[j].Reset
+				}
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Fatalf("%v, %d used, request %d of %d:\n got %v\nwant %v", limits, used, nth+1, n, got, want)
+			}
+		}
 	}
 }
