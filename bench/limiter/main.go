@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -64,6 +65,20 @@ func run(name string, n int, f func(ctx context.Context, key string) (bool, erro
 }
 
 func main() {
+	if len(os.Args) > 2 {
+		f, _ := os.Create(os.Args[2])
+		_ = pprof.StartCPUProfile(f)
+		defer pprof.StopCPUProfile()
+		client := redis.NewClient(&redis.Options{Addr: os.Args[1], ContextTimeoutEnabled: true, DisableIdentity: true, PoolSize: 64})
+		p, _ := quota.NewPolicy(quota.Limit{Name: "hour", Limit: 100000000, Window: quota.Per(time.Hour)})
+		l := quota.NewLimiter(redisstore.New(client), "b", p)
+		keys, _ := strconv.Atoi(os.Args[3])
+		run("ours", 2000000, func(ctx context.Context, k string) (bool, error) {
+			d, err := l.Spend(ctx, quota.NewIdentity("c", k), 1)
+			return d.State == quota.Allowed, err
+		}, keys)
+		return
+	}
 	addr := os.Args[1]
 	client := redis.NewClient(&redis.Options{Addr: addr, ContextTimeoutEnabled: true, DisableIdentity: true, PoolSize: 64})
 	logx.Disable()
