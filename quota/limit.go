@@ -90,6 +90,10 @@ type Limit struct {
 	// up to this long, at most LongestDelay; see Decision.Wait. Without it such a
 	// request is refused. Only for the algorithms with a rate.
 	MaxDelay time.Duration
+	// Lease lets nodes take a part of the quota in advance and spend it themselves;
+	// the zero value asks the store for every request. Only for a FixedWindow, and
+	// where every limit of the policy has one: see package leases.
+	Lease Lease
 	// Buckets is into how many a SlidingWindow is divided, 1 to MaxBuckets;
 	// default DefaultBuckets.
 	Buckets int
@@ -107,6 +111,26 @@ type Limit struct {
 	// Identity is the name of the identity that the limit counts, where that is
 	// another than the request's own: see Policy.Others.
 	Identity string
+}
+
+// Lease says how much of a quota a node may hold, and for how long.
+type Lease struct {
+	// Share of what remains is taken at a time, above 0 up to 0.5, and at least
+	// one unit.
+	Share float64
+	// MaxAge is when what is not spent goes back, 10 ms to an hour.
+	MaxAge time.Duration
+}
+
+func (l Lease) check() (field string, value any, rule string) {
+	switch {
+	case l == Lease{}:
+	case !(l.Share > 0 && l.Share <= 0.5):
+		return "lease.share", l.Share, "must be above 0 and at most 0.5"
+	case l.MaxAge < 10*time.Millisecond || l.MaxAge > time.Hour:
+		return "lease.max_age", l.MaxAge.String(), "must be between 10ms and 1h"
+	}
+	return "", nil, ""
 }
 
 // NameRule is what a limit's name must be, for messages.
@@ -164,6 +188,11 @@ func (l Limit) check() []*FieldError {
 		case !slices.Contains(bursting, l.Algorithm):
 			add("max_delay", l.MaxDelay.String(), "needs one of the algorithms leaky_bucket, token_bucket, gcra")
 		}
+	}
+	if field, value, rule := l.Lease.check(); field != "" {
+		add(field, value, rule)
+	} else if l.Lease != (Lease{}) && l.Algorithm != "" && l.Algorithm != FixedWindow {
+		add("lease.share", l.Lease.Share, "needs algorithm fixed_window: what the others charge in advance would count too early")
 	}
 	if l.Buckets != 0 {
 		if l.Buckets < 1 || l.Buckets > MaxBuckets {

@@ -23,9 +23,10 @@ type Request struct {
 	Cost int64
 	// UpTo charges as much of the cost as every limit has room for.
 	UpTo bool
-	// Undo is the decision whose charge a negative cost gives back. A limit with a
-	// MaxDelay then gives back only what nobody has been charged after: later
-	// requests wait for moments that count on it.
+	// Undo is the decision whose charge, or a part of it, a negative cost gives
+	// back. A FixedWindow then gives it back to the window that was charged, and to
+	// no later one; a limit with a MaxDelay only if nobody has been charged since:
+	// later requests wait for moments that count on it.
 	Undo *Decision
 	// Now is the moment of the request; the zero time means the store's own
 	// clock, which every caller of a shared store shares.
@@ -113,9 +114,8 @@ func (l *Limiter) Refund(ctx context.Context, id Identity, units int64, others .
 	return l.spend(ctx, Request{Identity: id, Others: others, Cost: -units})
 }
 
-// Undo gives back what a decision of this policy charged. A limit that makes
-// requests wait keeps it if somebody has been charged since: their moments count
-// on it.
+// Undo gives back what a decision of this policy charged, as far as it still
+// counts: see Request.Undo.
 func (l *Limiter) Undo(ctx context.Context, d Decision, id Identity, others ...Identity) (Decision, error) {
 	if d.Charged < 1 {
 		return Decision{}, &FieldError{"charged", d.Charged, "must be at least 1 to be given back"}

@@ -81,6 +81,14 @@ func NewPolicy(limits ...Limit) (*Policy, error) {
 			first[l.Name] = i
 		}
 	}
+	if leased := leased(limits); leased > 0 && leased < len(limits) {
+		problems = append(problems, &FieldError{"limits", leased, fmt.Sprintf("of %d have a lease: all must have one, or none", len(limits))})
+	}
+	for i, l := range limits {
+		if l.Lease != (Lease{}) && l.Identity != "" {
+			add(i, &FieldError{"lease.share", l.Lease.Share, "cannot be held for another identity than the policy's own"})
+		}
+	}
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
@@ -154,6 +162,26 @@ func (p *Policy) divide() {
 		own.algorithms = slices.Compact(own.algorithms)
 		own.parts, own.impatient = []Part{part}, own
 	}
+}
+
+func leased(limits []Limit) (n int) {
+	for _, l := range limits {
+		if l.Lease != (Lease{}) {
+			n++
+		}
+	}
+	return n
+}
+
+// Lease is how much of the policy's quota a node may hold, and for how long: the
+// least of its limits' leases. It is the zero value where there are none.
+func (p *Policy) Lease() Lease {
+	lease := p.rules[0].Limit.Lease
+	for _, r := range p.rules[1:] {
+		lease.Share = min(lease.Share, r.Limit.Lease.Share)
+		lease.MaxAge = min(lease.MaxAge, r.Limit.Lease.MaxAge)
+	}
+	return lease
 }
 
 // shape marks what a counter's numbers depend on. The limit is not part of it:
@@ -271,7 +299,8 @@ func (r Request) Decide(held map[string]Counter, now int64) (d Decision, charged
 // untouched gives the end that the i-th limit's counter must still have for
 // something to be given back, if that is asked for.
 func (r Request) untouched(i int) (until int64, asked bool) {
-	if r.Undo == nil || r.Policy.rules[i].Limit.MaxDelay == 0 {
+	l := &r.Policy.rules[i].Limit
+	if r.Undo == nil || l.MaxDelay == 0 && l.Algorithm != FixedWindow {
 		return 0, false
 	}
 	return r.Undo.Now.Add(r.Undo.Limits[i].Reset).UnixMicro(), true
@@ -281,7 +310,7 @@ func (r Request) untouched(i int) (until int64, asked bool) {
 // in microseconds since the Unix epoch, that its counter must still have, -1 where
 // any will do. It is nil if there is no condition.
 func (r Request) Untouched() []int64 {
-	if r.Undo == nil || !r.Policy.Delays() {
+	if r.Undo == nil {
 		return nil
 	}
 	untils := make([]int64, len(r.Policy.rules))
