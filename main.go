@@ -133,6 +133,7 @@ func serve(envFile string, stderr io.Writer) error {
 		if err := server.Stop(ctx); err != nil {
 			logger.Warn("stopped before all requests were answered", "after", drainTime.String())
 		}
+		p.Stop(ctx)
 		return nil
 	}
 }

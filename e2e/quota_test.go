@@ -170,6 +170,35 @@ func TestRequestsWait(t *testing.T) {
 	}
 }
 
+// A node that holds a lease asks Redis for few requests, admits no more than the
+// limit, and gives back what it holds when it stops.
+func TestLeases(t *testing.T) {
+	k, redis := startWithRedis(t, `
+- name: quota
+  service: s
+  config: { limits: [ { name: hourly, limit: 60, window: hour, lease: { share: 0.2, max_age: 1h } } ] }
+`)
+	passed := 0
+	for range 40 {
+		if k.get("/key", "alice").status == 200 {
+			passed++
+		}
+	}
+	if passed != 40 {
+		t.Errorf("%d passed of 60", passed)
+	}
+	_ = k.Close()
+	client := redis.Client()
+	eventually(t, "the rest is given back", func() bool {
+		all, err := client.Keys(t.Context(), "quota:*").Result()
+		if err != nil || len(all) != 1 {
+			return false
+		}
+		counter, err := client.HGet(t.Context(), all[0], "hourly").Result()
+		return err == nil && strings.HasSuffix(counter, " 40")
+	})
+}
+
 // TestCallsToKong counts the PDK calls where they arrive.
 func TestCallsToKong(t *testing.T) {
 	k, _ := startWithRedis(t, `

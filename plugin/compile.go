@@ -80,7 +80,7 @@ func (c Config) policy() (*quota.Policy, error) {
 		window, _ := quota.ParseWindow(l.Window) // NewPolicy reports a bad one among the other problems
 		limits[n] = quota.Limit{
 			Name: l.Name, Algorithm: quota.Algorithm(l.Algorithm), Limit: l.Limit, Window: window, Burst: l.Burst, Buckets: l.Buckets,
-			MaxDelay: l.maxDelay(), Identity: role(c, l.Identify),
+			Lease: l.Lease.lease(), MaxDelay: l.maxDelay(), Identity: role(c, l.Identify),
 			Align: quota.Align(l.Align), Timezone: l.Timezone, WeekStart: l.WeekStart, DayOfMonth: l.DayOfMonth,
 		}
 	}
@@ -115,6 +115,11 @@ func (c Config) check() []error {
 		identify(path+"identify", l.Identify)
 		named = named || slices.Contains(l.Identify, identifyHeader)
 		word(path+"on_limit", l.OnLimit, "", onLimitRefuse, onLimitDelay)
+		if l.Lease != (LeaseConfig{}) {
+			if age, err := quota.ParseWindow(l.Lease.MaxAge); err != nil || age.Length == 0 {
+				refuse(path+"lease.max_age", l.Lease.MaxAge, "must be a duration such as 500ms or 10s")
+			}
+		}
 		delay, err := quota.ParseWindow(l.MaxDelay)
 		switch {
 		case l.OnLimit == onLimitDelay && l.MaxDelay == "":
@@ -145,6 +150,11 @@ func (c Config) check() []error {
 	}
 	problems = append(problems, c.Redis.check()...)
 	return problems
+}
+
+func (l LeaseConfig) lease() quota.Lease {
+	age, _ := quota.ParseWindow(l.MaxAge) // check reports a bad one
+	return quota.Lease{Share: l.Share, MaxAge: age.Length}
 }
 
 // maxDelay is 0 for a limit that refuses; check reports a bad one.

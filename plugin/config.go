@@ -38,19 +38,26 @@ type Config struct {
 
 // LimitConfig is a quota.Limit as text.
 type LimitConfig struct {
-	Name       string   `json:"name"`
-	Algorithm  string   `json:"algorithm"`
-	Limit      int64    `json:"limit"`
-	Window     string   `json:"window"`
-	Burst      int64    `json:"burst"`
-	Buckets    int      `json:"buckets"`
-	OnLimit    string   `json:"on_limit"`
-	MaxDelay   string   `json:"max_delay"`
-	Identify   []string `json:"identify"` // the instance's where it is empty
-	Align      string   `json:"align"`
-	Timezone   string   `json:"timezone"`
-	WeekStart  string   `json:"week_start"`
-	DayOfMonth int      `json:"day_of_month"`
+	Name       string      `json:"name"`
+	Algorithm  string      `json:"algorithm"`
+	Limit      int64       `json:"limit"`
+	Window     string      `json:"window"`
+	Burst      int64       `json:"burst"`
+	Buckets    int         `json:"buckets"`
+	Lease      LeaseConfig `json:"lease"`
+	OnLimit    string      `json:"on_limit"`
+	MaxDelay   string      `json:"max_delay"`
+	Identify   []string    `json:"identify"` // the instance's where it is empty
+	Align      string      `json:"align"`
+	Timezone   string      `json:"timezone"`
+	WeekStart  string      `json:"week_start"`
+	DayOfMonth int         `json:"day_of_month"`
+}
+
+// LeaseConfig lets nodes hold a part of the limit.
+type LeaseConfig struct {
+	Share  float64 `json:"share"`
+	MaxAge string  `json:"max_age"`
 }
 
 // RedisConfig overrides the process' Redis for one instance.

@@ -21,7 +21,7 @@ type metrics struct {
 	panics    prometheus.Counter
 }
 
-func newMetrics(waiters *quota.Waiters) *metrics {
+func newMetrics(waiters *quota.Waiters, stores *stores) *metrics {
 	m := &metrics{
 		registry:  prometheus.NewRegistry(),
 		decisions: map[quota.State]prometheus.Counter{},
@@ -45,7 +45,13 @@ func newMetrics(waiters *quota.Waiters) *metrics {
 	waiting := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "quota_waiting_requests", Help: "Requests that wait for their turn at a limit with on_limit delay.",
 	}, func() float64 { return float64(waiters.Waiting()) })
-	m.registry.MustRegister(waiting, decisions, m.seconds, m.restarted, m.panics,
+	denied := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "quota_denied_locally_total", Help: "Requests refused by memory of a refusal, without asking Redis.",
+	}, func() float64 { refused, _ := stores.local(); return float64(refused) })
+	leased := prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "quota_leased_total", Help: "Requests that passed by a lease, without asking Redis.",
+	}, func() float64 { _, passed := stores.local(); return float64(passed) })
+	m.registry.MustRegister(waiting, denied, leased, decisions, m.seconds, m.restarted, m.panics,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

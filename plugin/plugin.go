@@ -38,8 +38,12 @@ func New(s settings.Settings, log *slog.Logger) (*Plugin, error) {
 		return nil, err
 	}
 	waiters := quota.NewWaiters(s.MaxWaiters)
-	return &Plugin{stores: stores, metrics: newMetrics(waiters), waiters: waiters, log: log}, nil
+	return &Plugin{stores: stores, metrics: newMetrics(waiters, stores), waiters: waiters, log: log}, nil
 }
+
+// Stop gives back what this node holds of leased quotas. It is called when no
+// request is under way any more.
+func (p *Plugin) Stop(ctx context.Context) { p.stores.stop(ctx) }
 
 // Ready reports whether the process' own store answers.
 func (p *Plugin) Ready(ctx context.Context) error {

@@ -146,6 +146,17 @@ func limitRecord() attributes {
 				"type": "integer", "between": []int{1, quota.MaxBuckets},
 				"description": "Into how many buckets a sliding_window is divided; more are more exact. 10 without it.",
 			}),
+			field("lease", attributes{
+				"type": "record", "required": false,
+				"description": "Let each node take a part of the quota from Redis in advance and spend it without asking. Never admits more than the limit, but a quota may look used up while another node holds some. Only with fixed_window, and where every limit has one.",
+				"fields": []attributes{
+					field("share", attributes{"type": "number", "required": true, "gt": 0, "between": []int{0, 1}, "description": "The share of what remains that a node takes at a time, above 0 up to 1."}),
+					field("max_age", attributes{
+						"type": "string", "required": true, "len_max": 32, "match": windowPattern, "err": "must be a duration such as 500ms or 10s",
+						"description": "When what is not spent goes back, such as 500ms or 10s: 10ms to 1h.",
+					}),
+				},
+			}),
 			field("on_limit", attributes{
 				"type": "string", "required": true, "default": onLimitRefuse, "one_of": oneOf(onLimitRefuse, onLimitDelay),
 				"description": "What happens to a request that is over the limit: refuse; or, with leaky_bucket, token_bucket and gcra, delay: it waits for its turn, up to max_delay.",

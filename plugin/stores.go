@@ -15,6 +15,8 @@ import (
 
 	"kong-quota/internal/settings"
 	"kong-quota/quota"
+	"kong-quota/quota/denials"
+	"kong-quota/quota/leases"
 	"kong-quota/quota/memstore"
 	"kong-quota/quota/redisstore"
 )
@@ -26,8 +28,10 @@ type stores struct {
 	log      *slog.Logger
 	own      quota.Store // of the process' settings
 
-	mu     sync.Mutex
-	opened map[redisstore.Connection]quota.Store
+	mu      sync.Mutex
+	opened  map[redisstore.Connection]quota.Store
+	leased  []*leases.Store
+	denials []*denials.Store
 }
 
 func newStores(s settings.Settings, log *slog.Logger) (*stores, error) {
@@ -82,10 +86,45 @@ func (s *stores) open(c redisstore.Connection) (quota.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("redis: %w", err)
 	}
-	store := &reported{Store: redisstore.New(client, redisstore.WithNamespace(s.settings.Namespace)), name: c.String(), log: s.log}
-	s.opened[c] = store
-	go store.greet(client, c.DialTimeout)
-	return store, nil
+	server := redisstore.New(client, redisstore.WithNamespace(s.settings.Namespace))
+	exact := &reported{Store: server, name: c.String(), log: s.log}
+	go exact.greet(client, c.DialTimeout)
+	leased := leases.New(exact, s.settings.LeasedQuotas)
+	s.leased = append(s.leased, leased)
+	s.opened[c] = leased
+	forget := leased.Forget
+	if s.settings.DenyMemory > 0 {
+		refusing := denials.New(leased, s.settings.DenyMemory, s.settings.DenyMemoryEntries)
+		s.denials = append(s.denials, refusing)
+		s.opened[c] = refusing
+		forget = func(scope string, id quota.Identity) { leased.Forget(scope, id); refusing.Forget(scope, id) }
+	}
+	go server.Listen(context.Background(), forget)
+	return s.opened[c], nil
+}
+
+// local is how many requests were decided without asking Redis: refused by memory,
+// and passed by leases.
+func (s *stores) local() (refused, passed int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, d := range s.denials {
+		refused += d.Local()
+	}
+	for _, l := range s.leased {
+		passed += l.Local()
+	}
+	return refused, passed
+}
+
+// stop gives back what this node holds.
+func (s *stores) stop(ctx context.Context) {
+	s.mu.Lock()
+	all := s.leased
+	s.mu.Unlock()
+	for _, l := range all {
+		l.Stop(ctx)
+	}
 }
 
 // measured is a store with a deadline for each answer, and a metric of them.

@@ -115,8 +115,7 @@ type Limit struct {
 
 // Lease says how much of a quota a node may hold, and for how long.
 type Lease struct {
-	// Share of what remains is taken at a time, above 0 up to 0.5, and at least
-	// one unit.
+	// Share of what remains is taken at a time, above 0 up to 1.
 	Share float64
 	// MaxAge is when what is not spent goes back, 10 ms to an hour.
 	MaxAge time.Duration
@@ -125,8 +124,8 @@ type Lease struct {
 func (l Lease) check() (field string, value any, rule string) {
 	switch {
 	case l == Lease{}:
-	case !(l.Share > 0 && l.Share <= 0.5):
-		return "lease.share", l.Share, "must be above 0 and at most 0.5"
+	case !(l.Share > 0 && l.Share <= 1):
+		return "lease.share", l.Share, "must be above 0 and at most 1"
 	case l.MaxAge < 10*time.Millisecond || l.MaxAge > time.Hour:
 		return "lease.max_age", l.MaxAge.String(), "must be between 10ms and 1h"
 	}

@@ -50,6 +50,10 @@ type Settings struct {
 	RedisWriteTimeout time.Duration `split_words:"true" default:"1s" desc:"time to send a call where no plugin's timeout is shorter"`
 	RedisPoolSize     int           `split_words:"true" default:"0" desc:"connections at most; 0 for ten per CPU"`
 
+	DenyMemory        time.Duration `split_words:"true" default:"1s" desc:"how long a refusal is remembered at most, so that it is not asked of Redis again; resets on other nodes count then at the latest; 0 for never"`
+	DenyMemoryEntries int           `split_words:"true" default:"100000" desc:"refusals that are remembered at most"`
+	LeasedQuotas      int           `split_words:"true" default:"100000" desc:"leased quotas of which this node holds a part at most"`
+
 	MaxWaiters int `split_words:"true" default:"1000" desc:"requests that wait at once for limits with on_limit delay; what is above is refused"`
 
 	ListenAddress string `split_words:"true" desc:"host:port for /metrics, /healthz and /readyz; empty for none"`
@@ -152,6 +156,14 @@ func (s *Settings) finish() error {
 	}
 	if s.RedisPoolSize < 0 {
 		refuse("REDIS_POOL_SIZE", s.RedisPoolSize, "must not be negative")
+	}
+	if s.DenyMemory < 0 {
+		refuse("DENY_MEMORY", s.DenyMemory.String(), "must not be negative")
+	}
+	for name, n := range map[string]int{"DENY_MEMORY_ENTRIES": s.DenyMemoryEntries, "LEASED_QUOTAS": s.LeasedQuotas, "MAX_WAITERS": s.MaxWaiters} {
+		if n < 0 {
+			refuse(name, n, "must not be negative")
+		}
 	}
 	for name, timeout := range map[string]time.Duration{
 		"REDIS_DIAL_TIMEOUT": s.RedisDialTimeout, "REDIS_READ_TIMEOUT": s.RedisReadTimeout, "REDIS_WRITE_TIMEOUT": s.RedisWriteTimeout,

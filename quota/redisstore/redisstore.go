@@ -34,6 +34,8 @@ type Store struct {
 type Client interface {
 	redis.Scripter
 	Del(ctx context.Context, keys ...string) *redis.IntCmd
+	Publish(ctx context.Context, channel string, message any) *redis.IntCmd
+	Subscribe(ctx context.Context, channels ...string) *redis.PubSub
 	Pipeline() redis.Pipeliner
 }
 
@@ -77,6 +79,10 @@ func (s *Store) Spend(ctx context.Context, r quota.Request) (quota.Decision, err
 	if err != nil {
 		return quota.Decision{}, fmt.Errorf("spend %s: %w", r.Identity, err)
 	}
+	if d.Charged < 0 && r.Undo == nil {
+		// Without it others notice a little later.
+		_ = s.client.Publish(ctx, s.channel(), announcement(r.Scope, r.Identity)).Err()
+	}
 	return d, nil
 }
 
@@ -97,11 +103,14 @@ func (s *Store) moment(now time.Time) time.Time {
 	return now
 }
 
-// Reset deletes the identity's key in the scope.
+// Reset deletes the identity's key in the scope, and announces it.
 func (s *Store) Reset(ctx context.Context, scope string, id quota.Identity) error {
 	k := key(s.namespace, scope, id)
 	if err := s.client.Del(ctx, k).Err(); err != nil {
 		return fmt.Errorf("reset %s: %w", k, unavailable(err))
+	}
+	if err := s.client.Publish(ctx, s.channel(), announcement(scope, id)).Err(); err != nil {
+		return fmt.Errorf("reset %s: done, but not announced: %w", k, unavailable(err))
 	}
 	return nil
 }

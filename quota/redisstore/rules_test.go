@@ -411,6 +411,34 @@ func TestWhatRedisForgets(t *testing.T) {
 	}
 }
 
+// What one node gives back, the others hear of.
+func TestAnnouncements(t *testing.T) {
+	f := newFixture(t)
+	heard := make(chan string, 10)
+	listening, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.store.Listen(listening, func(scope string, id quota.Identity) { heard <- scope + "/" + string(id) })
+	}()
+	for f.client.PubSubNumSub(ctx, "quota:given-back").Val()["quota:given-back"] == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	other := redisstore.New(f.server.Client())
+	if err := other.Reset(ctx, "a scope", alice); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got != "a scope/consumer:alice" {
+		t.Errorf("heard %q", got)
+	}
+	f.spend(policyOf(t, hourly), 2)
+	if f.spend(policyOf(t, hourly), -1); <-heard != "s/consumer:alice" {
+		t.Error("the refund was not heard")
+	}
+	stop()
+	<-done
+}
+
 func TestNamespace(t *testing.T) {
 	f := newFixture(t)
 	f.store = redisstore.New(f.client, redisstore.WithNamespace("staging"))
