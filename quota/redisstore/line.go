@@ -3,6 +3,7 @@ package redisstore
 import (
 	"context"
 	"errors"
+	"runtime"
 	"sync"
 	"time"
 
@@ -85,6 +86,8 @@ func (l *line) run() {
 	var boarding []*passenger
 	var calls departures
 	for {
+		// Those who can run now may have requests too.
+		runtime.Gosched()
 		l.mu.Lock()
 		n := min(len(l.queue), maxTogether)
 		if n == 0 {

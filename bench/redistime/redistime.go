@@ -1,22 +1,15 @@
-// Command redistime measures what a decision costs Redis: the server's own time
+// Package redistime measures what a decision costs Redis: the server's own time
 // for each call (INFO commandstats) and the memory of each key (MEMORY USAGE), for
 // our algorithms and for peers, on one server in one run. Every case asserts how
 // many keys it made and how many requests passed.
-package main
+package redistime
 
 import (
 	"context"
-	"flag"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
 	"regexp"
-	"runtime"
-	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/go-redis/redis_rate/v10"
@@ -25,20 +18,11 @@ import (
 	"github.com/zeromicro/go-zero/core/logx"
 	zero "github.com/zeromicro/go-zero/core/stores/redis"
 
+	"kong-quota/bench/report"
+	"kong-quota/bench/server"
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
 )
-
-func main() {
-	out := flag.String("out", "RESULTS.md", "file to write")
-	rounds := flag.Int("rounds", 5, "interleaved rounds, of which the median counts")
-	calls := flag.Int("calls", 20000, "calls of a case in a round")
-	flag.Parse()
-	if err := run(*out, *rounds, *calls); err != nil {
-		fmt.Fprintln(os.Stderr, "redistime:", err)
-		os.Exit(1)
-	}
-}
 
 const keys = 1000
 
@@ -54,25 +38,26 @@ type subject struct {
 	bytes  int64     // per key
 }
 
-func run(out string, rounds, calls int) error {
-	client, stop, err := server()
+const calls = 20_000 // of a case in a round
+
+// Run measures every case in every round.
+func Run(rounds int, progress func(string)) ([]report.Section, error) {
+	client, stop, err := server.Start()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer stop()
-	ctx := context.Background()
 	all := subjects(client)
 	for round := range rounds {
 		for i := range all {
 			s := &all[i]
-			fmt.Fprintf(os.Stderr, "\rround %d of %d: %-40s", round+1, rounds, s.name)
-			if err := s.measure(ctx, client, calls); err != nil {
-				return fmt.Errorf("%s: %w", s.name, err)
+			progress(fmt.Sprintf("round %d of %d, %s", round+1, rounds, s.name))
+			if err := s.measure(context.Background(), client); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.name, err)
 			}
 		}
 	}
-	fmt.Fprintln(os.Stderr)
-	return os.WriteFile(out, []byte(report(ctx, client, all, rounds, calls)), 0o644)
+	return []report.Section{section(all, rounds)}, nil
 }
 
 // quotaPerKey is high: what is measured is the decision that passes.
@@ -141,7 +126,7 @@ func subjects(client *redis.Client) []subject {
 	return all
 }
 
-func (s *subject) measure(ctx context.Context, client *redis.Client, calls int) error {
+func (s *subject) measure(ctx context.Context, client *redis.Client) error {
 	if err := client.ConfigResetStat(ctx).Err(); err != nil {
 		return err
 	}
@@ -196,64 +181,26 @@ func (s *subject) measure(ctx context.Context, client *redis.Client, calls int) 
 	return nil
 }
 
-func report(ctx context.Context, client *redis.Client, all []subject, rounds, calls int) string {
-	median := func(s subject) float64 {
-		sorted := slices.Sorted(slices.Values(s.micros))
-		return sorted[len(sorted)/2]
-	}
+func section(all []subject, rounds int) report.Section {
 	by := map[string]float64{}
 	for _, s := range all {
-		by[s.name] = median(s)
+		by[s.name] = report.Median(s.micros)
 	}
-	info, _ := client.Info(ctx, "server").Result()
-	version := regexp.MustCompile(`redis_version:(\S+)`).FindStringSubmatch(info)
-	commit, _ := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
-	var b strings.Builder
-	fmt.Fprintf(&b, `# What a decision costs Redis
-
-Written by `+"`make bench`"+`: %d interleaved rounds of %d calls over %d keys, medians of
-the server's own time for each call (INFO commandstats), and the memory of a key
-with all that belongs to it after %d calls on it. Redis %s, %d CPUs, commit %s.
-
-`, rounds, calls, keys, rounds*calls/keys, version[1], runtime.NumCPU(), strings.TrimSpace(string(commit)))
-	table := tabwriter.NewWriter(&b, 0, 8, 1, ' ', 0)
-	fmt.Fprintln(table, "| case\t| µs a call\t| of go-zero's\t| of redis_rate's\t| bytes a key\t|")
-	fmt.Fprintln(table, "|---\t|---:\t|---:\t|---:\t|---:\t|")
+	found := report.Section{
+		Title: "What a decision costs Redis",
+		Text: fmt.Sprintf("One decision a call, %d calls over %d keys: the server's own time for each call (INFO\ncommandstats), and the memory of a key with all that belongs to it after %d calls on it.\nUnder load ours shares a call among many requests (see above). What a call must cost:\n[decision 009](../docs/decisions/009-what-a-call-costs-redis.md).",
+			calls, keys, rounds*calls/keys),
+		Table: report.Table{Head: []string{"case", "µs a call", "of go-zero's", "of redis_rate's", "bytes a key"}},
+		Plot:  &report.Plot{File: "redistime", Unit: "µs of Redis a call"},
+		Targets: []report.Target{
+			{What: "one fixed_window, of go-zero's script", Aim: 2, AtMost: true, Measured: by["kong-quota fixed_window"] / by["go-zero PeriodLimit"]},
+			{What: "three fixed windows in one call, of three go-zero calls", Aim: 1, AtMost: true, Measured: by["kong-quota three fixed_window"] / (3 * by["go-zero PeriodLimit"])},
+			{What: "sliding_window of 10 buckets, of redis_rate", Aim: 1.5, AtMost: true, Measured: by["kong-quota sliding_window"] / by["go-redis/redis_rate"]},
+		},
+	}
 	for _, s := range all {
-		fmt.Fprintf(table, "| %s\t| %.2f\t| %.2f\t| %.2f\t| %d\t|\n", s.name, by[s.name], by[s.name]/by["go-zero PeriodLimit"], by[s.name]/by["go-redis/redis_rate"], s.bytes)
+		found.Table.Add(s.name, by[s.name], by[s.name]/by["go-zero PeriodLimit"], by[s.name]/by["go-redis/redis_rate"], s.bytes)
+		found.Plot.Names, found.Plot.Bars = append(found.Plot.Names, s.name), append(found.Plot.Bars, by[s.name])
 	}
-	_ = table.Flush()
-	fmt.Fprintf(&b, `
-| target | measured |
-|---|---|
-| one fixed_window at most 2 × go-zero's script | %.2f × |
-| three fixed windows in one call at most three go-zero calls | %.2f × |
-| sliding_window at 10 buckets at most 1.5 × redis_rate | %.2f × |
-`, by["kong-quota fixed_window"]/by["go-zero PeriodLimit"], by["kong-quota three fixed_window"]/(3*by["go-zero PeriodLimit"]), by["kong-quota sliding_window"]/by["go-redis/redis_rate"])
-	return b.String()
-}
-
-// server starts a redis-server on a free port.
-func server() (*redis.Client, func(), error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, err
-	}
-	address := listener.Addr().(*net.TCPAddr)
-	_ = listener.Close()
-	cmd := exec.Command("redis-server", "--port", strconv.Itoa(address.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
-	if err := cmd.Start(); err != nil {
-		return nil, nil, err
-	}
-	client := redis.NewClient(&redis.Options{Addr: address.String()})
-	stop := func() { _ = client.Close(); _ = cmd.Process.Kill(); _ = cmd.Wait() }
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if err = client.Ping(context.Background()).Err(); err == nil {
-			return client, stop, nil
-		}
-		if time.Now().After(deadline) {
-			stop()
-			return nil, nil, err
-		}
-	}
+	return found
 }

@@ -1,0 +1,5 @@
+package gateway
+
+import "kong-quota/bench/report"
+
+func Run(int, func(string)) ([]report.Section, error) { return nil, nil }
