@@ -82,8 +82,8 @@ fuzz: go tools ## run every fuzz target for FUZZTIME (10s)
 	done
 
 .PHONY: bench
-bench: go redis ## measure what a decision costs Redis, beside peers; writes bench/RESULTS.md
-	@cd bench && go run ./redistime -out RESULTS.md
+bench: go redis ## measure beside peers; writes bench/RESULTS.md and plots (ARGS="-only limiter" for a part; KONG_PROXY for a real Kong)
+	@cd bench && go run . $(ARGS)
 
 .PHONY: generate
 generate: go ## write the generated files anew (docs/CONFIGURATION.md)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/zeromicro/go-zero/core/logx"
+
 	"kong-quota/bench/gateway"
 	"kong-quota/bench/growth"
 	"kong-quota/bench/limiter"
@@ -35,6 +37,7 @@ func main() {
 	rounds := flag.Int("rounds", 3, "interleaved rounds, of which the median counts")
 	only := flag.String("only", "", "suites to run, with commas between: limiter, transport, gateway, redistime, growth; all without it")
 	flag.Parse()
+	logx.Disable() // go-zero logs what it uses
 	if err := run(*out, *rounds, *only); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)

@@ -20,7 +20,6 @@ import (
 	ulule "github.com/ulule/limiter/v3"
 	ululestore "github.com/ulule/limiter/v3/drivers/store/redis"
 	"github.com/zeromicro/go-zero/core/limit"
-	"github.com/zeromicro/go-zero/core/logx"
 	zero "github.com/zeromicro/go-zero/core/stores/redis"
 
 	"kong-quota/bench/report"
@@ -80,7 +79,6 @@ type outcome struct {
 
 // Run measures every subject under every workload.
 func Run(rounds int, progress func(string)) ([]report.Section, error) {
-	logx.Disable()
 	client, stop, err := server.Start()
 	if err != nil {
 		return nil, err

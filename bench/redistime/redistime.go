@@ -15,7 +15,6 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	"github.com/redis/go-redis/v9"
 	"github.com/zeromicro/go-zero/core/limit"
-	"github.com/zeromicro/go-zero/core/logx"
 	zero "github.com/zeromicro/go-zero/core/stores/redis"
 
 	"kong-quota/bench/report"
@@ -97,7 +96,6 @@ func subjects(client *redis.Client) []subject {
 		quota.Limit{Name: "hour", Limit: quotaPerKey, Window: quota.Per(time.Hour)},
 		quota.Limit{Name: "day", Limit: quotaPerKey, Window: quota.Per(24 * time.Hour)})
 
-	logx.Disable()
 	period := limit.NewPeriodLimit(3600, quotaPerKey, zero.New(client.Options().Addr), "zero:")
 	all = append(all, subject{name: "go-zero PeriodLimit", commands: script, pattern: "zero:*", keys: keys,
 		spend: func(ctx context.Context, key int) (bool, error) {
