@@ -3,6 +3,7 @@
 package main
 
 //go:generate go run ./docs/generate
+//go:generate go run ./charts/generate
 
 import (
 	"context"
@@ -40,6 +41,7 @@ var (
 func run(stdout, stderr io.Writer) int {
 	envFile := flag.String("env-file", "", "file with QUOTA_ variables; Kong does not pass its environment on to plugin servers")
 	version := flag.Bool("version", false, "print the version")
+	installTo := flag.String("install", "", "copy the executable as quota, and its dump as dump.json, into this folder, and make the folder of -kong-prefix; for init containers")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(stderr, "quota: argument %q is not expected; see -help\n", flag.Arg(0))
@@ -53,6 +55,13 @@ func run(stdout, stderr io.Writer) int {
 		flag.CommandLine.SetOutput(stdout)
 		fmt.Fprintf(stdout, "quota %s, the plugin server of kong-quota. Kong starts it.\n", plugin.Version)
 		flag.Usage()
+		return 0
+	}
+	if *installTo != "" {
+		if err := install(*installTo, *prefix); err != nil {
+			fmt.Fprintf(stderr, "quota: %v\n", err)
+			return 1
+		}
 		return 0
 	}
 	if *dumpFlag {

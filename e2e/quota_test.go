@@ -208,11 +208,13 @@ func TestCallsToKong(t *testing.T) {
 `)
 	for _, c := range []struct{ path, key, want string }{
 		{"/key", "alice", "kong.response.set_headers"},
-		{"/key", "alice", "kong.request.get_header, kong.response.exit"},
+		{"/key", "alice", "kong.request.get_header, kong.router.get_service, kong.response.exit"},
+		{"/key", "alice", "kong.response.exit"},
 		{"/other", "alice", ""},
 		{"/other", "alice", "kong.response.exit"},
 		{"/key", "bob", "kong.client.get_consumer, kong.response.set_headers"},
-		{"/key", "bob", "kong.client.get_consumer, kong.request.get_header, kong.response.exit"},
+		{"/key", "bob", "kong.client.get_consumer, kong.request.get_header, kong.router.get_service, kong.response.exit"},
+		{"/key", "bob", "kong.client.get_consumer, kong.response.exit"},
 		{"/open", "", "kong.client.get_consumer, kong.client.get_forwarded_ip, kong.response.set_headers"},
 	} {
 		k.get(c.path, c.key)

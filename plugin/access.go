@@ -3,6 +3,8 @@ package plugin
 import (
 	"context"
 	"errors"
+	"strings"
+	"time"
 
 	"kong-quota/internal/pluginserver"
 	"kong-quota/quota"
@@ -86,11 +88,41 @@ func (i *Instance) failed(gw gateway) {
 }
 
 func (i *Instance) refuse(gw gateway, r refusal) {
-	if i.answers.grpc {
-		contentType := []pluginserver.Question{{Method: getHeader, Argument: "content-type"}}
-		if err := gw.Ask(contentType); err == nil && isGRPC(contentType[0].Answer) {
-			r = r.forGRPC()
-		}
+	if i.answers.grpc && i.isGRPC(gw) {
+		r = r.forGRPC()
 	}
 	gw.Exit(r.status, r.body, r.headers)
+}
+
+// protocol is a service's, as it was a while ago.
+type protocol struct {
+	grpc  bool
+	known time.Time
+}
+
+// protocolAge is how long a service's protocol is taken for what it was.
+const protocolAge = time.Minute
+
+// isGRPC asks for the request's content type, but not where the service is known
+// to speak HTTP: Kong takes gRPC to gRPC services only. So a refusal is one call,
+// but for one in a minute.
+func (i *Instance) isGRPC(gw gateway) bool {
+	questions := []pluginserver.Question{{Method: getHeader, Argument: "content-type"}, {Method: getService, Field: serviceProtocol}}
+	known := i.protocol.Load()
+	switch {
+	case !i.oneService:
+		questions = questions[:1]
+	case known != nil && time.Since(known.known) < protocolAge:
+		if !known.grpc {
+			return false
+		}
+		questions = questions[:1]
+	}
+	if err := gw.Ask(questions); err != nil {
+		return false // Kong is gone
+	}
+	if len(questions) > 1 && questions[1].Answer != "" {
+		i.protocol.Store(&protocol{strings.HasPrefix(questions[1].Answer, "grpc"), time.Now()})
+	}
+	return isGRPC(questions[0].Answer)
 }

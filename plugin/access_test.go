@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"kong-quota/internal/pluginserver"
@@ -40,7 +41,7 @@ func start(t testing.TB, p *Plugin, config string) *Instance {
 // request is a gateway that knows the answers and writes down the calls.
 type request struct {
 	consumer, credential, ip string
-	service, route           string
+	service, route, protocol string
 	header                   map[string]string
 	broken                   bool // every call fails
 
@@ -85,7 +86,9 @@ func (r *request) Ask(questions []pluginserver.Question) error {
 		case getForwardedIP:
 			name, answer = "ip", r.ip
 		case getService:
-			name, answer = "service", r.service
+			if name, answer = "service", r.service; q.Field == serviceProtocol {
+				name, answer = "protocol", r.protocol
+			}
 		case getRoute:
 			name, answer = "route", r.route
 		case getHeader:
@@ -129,7 +132,7 @@ func TestCallsToKong(t *testing.T) {
 		"without headers":         {`{"consumer_id":"a","headers":"off",` + oneADay + `}`, request{}, "", "header content-type, exit"},
 		"without gRPC":            {`{"consumer_id":"a","grpc":false,` + oneADay + `}`, request{}, "response", "exit"},
 		"both kinds of headers":   {`{"consumer_id":"a","upstream_headers":true,` + oneADay + `}`, request{}, "response, upstream", "header content-type, exit"},
-		"service":                 {`{"service_id":"s",` + oneADay + `}`, request{consumer: "a"}, "consumer, response", "consumer, header content-type, exit"},
+		"service":                 {`{"service_id":"s",` + oneADay + `}`, request{consumer: "a"}, "consumer, response", "consumer, header content-type, protocol, exit"},
 		"service, both headers":   {`{"upstream_headers":true,` + oneADay + `}`, request{consumer: "a"}, "consumer, response, upstream", "consumer, header content-type, exit"},
 		"anonymous":               {`{` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, ip, response", "consumer, ip, header content-type, exit"},
 		"anonymous, without gRPC": {`{"grpc":false,` + oneADay + `}`, request{ip: "10.0.0.1"}, "consumer, ip, response", "consumer, ip, exit"},
@@ -143,7 +146,7 @@ func TestCallsToKong(t *testing.T) {
 		"fallback skip, headers":  {`{"fallback":"skip","upstream_headers":true,` + oneADay + `}`, request{}, "consumer, upstream", "consumer, upstream"},
 		"fallback deny":           {`{"fallback":"deny",` + oneADay + `}`, request{}, "consumer, header content-type, exit", "consumer, header content-type, exit"},
 		"a limit of the service": {`{"service_id":"s","limits":[{"name":"daily","limit":1,"window":"day"},{"name":"all","limit":9,"window":"second","identify":["service"]}]}`,
-			request{consumer: "a"}, "consumer, response", "consumer, header content-type, exit"},
+			request{consumer: "a"}, "consumer, response", "consumer, header content-type, protocol, exit"},
 		"a limit of the service, placed globally": {`{"limits":[{"name":"daily","limit":1,"window":"day"},{"name":"all","limit":9,"window":"second","identify":["service","consumer"]}]}`,
 			request{consumer: "a", service: "s"}, "consumer, service, response", "consumer, service, header content-type, exit"},
 		"only limits of others": {`{"limits":[{"name":"daily","limit":1,"window":"day","identify":["global"]}]}`,
@@ -161,6 +164,34 @@ func TestCallsToKong(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Of a service whose protocol is known, HTTP is refused with one call.
+func TestCallsOfRefusals(t *testing.T) {
+	for protocol, want := range map[string][]string{
+		"https": {"header content-type, protocol, exit", "exit", "exit"},
+		"grpc":  {"header content-type, protocol, exit", "header content-type, exit", "header content-type, exit"},
+		"":      {"header content-type, protocol, exit", "header content-type, protocol, exit"},
+	} {
+		for _, placed := range []string{`"service_id":"s"`, `"route_id":"r"`} {
+			synctest.Test(t, func(t *testing.T) {
+				instance := start(t, newPlugin(t), `{"consumer_id":"a",`+placed+`,`+oneADay+`}`)
+				instance.access(t.Context(), &request{})
+				refuse := func(want string) {
+					t.Helper()
+					r := request{protocol: protocol}
+					if instance.access(t.Context(), &r); strings.Join(r.calls, ", ") != want {
+						t.Errorf("%s, %s: calls %q, want %q", placed, protocol, r.calls, want)
+					}
+				}
+				for _, calls := range want {
+					refuse(calls)
+				}
+				time.Sleep(protocolAge)
+				refuse(want[0])
+			})
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"kong-quota/internal/pluginserver"
@@ -25,6 +26,11 @@ type Instance struct {
 	annotate        bool // let through what is over quota
 	upstreamHeaders bool
 	denyOnError     bool
+
+	// oneService says that all requests go to the same service; its protocol is
+	// looked up when it is needed.
+	oneService bool
+	protocol   atomic.Pointer[protocol]
 }
 
 // Start compiles the configuration that Kong starts an instance with. The error
@@ -63,6 +69,7 @@ func (i *Instance) compile(c Config, where placement, problems []error) error {
 	i.annotate = c.Mode == modeAnnotate
 	i.upstreamHeaders = c.UpstreamHeaders
 	i.denyOnError = c.OnError == onErrorDeny
+	i.oneService = where.ServiceID != "" || where.RouteID != ""
 	log := i.plugin.log.With("plugin_id", where.PluginID)
 	i.log = log.Error
 	return nil

@@ -22,6 +22,8 @@ const (
 	getService     = "kong.router.get_service"
 	getRoute       = "kong.router.get_route"
 
+	serviceProtocol = 6 // the field of get_service's message
+
 	setResponseHeaders = "kong.response.set_headers"
 	setUpstreamHeaders = "kong.service.request.set_headers"
 )

@@ -99,7 +99,7 @@ func configRecord() attributes {
 			}),
 			field("grpc", attributes{
 				"type": "boolean", "required": true, "default": Defaults.GRPC,
-				"description": "Refuse gRPC requests in gRPC's way, with grpc-status RESOURCE_EXHAUSTED. Costs a refusal one question to Kong; switch it off where no gRPC is served.",
+				"description": "Refuse gRPC requests in gRPC's way, with grpc-status RESOURCE_EXHAUSTED. Where the plugin is not configured on a service or a route, that costs a refusal one question to Kong; switch it off where no gRPC is served.",
 			}),
 			field("on_error", attributes{
 				"type": "string", "required": true, "default": Defaults.OnError, "one_of": oneOf(onErrorAllow, onErrorDeny),

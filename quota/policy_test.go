@@ -177,6 +177,14 @@ func properties(t *testing.T, a Algorithm, random *rand.Rand) {
 				t.Fatalf("%+v, and not full then: %+v", s, full.Limits[i])
 			}
 		}
+		for _, later := range []int64{1, 777, 31_337, 2_000_000} { // what remains does not shrink by itself
+			next, _ := policy.Decide(held, now+later, 0)
+			for i, s := range next.Limits {
+				if s.Remaining < peek.Limits[i].Remaining {
+					t.Fatalf("%+v, and less %d µs later: %+v", peek.Limits[i], later, s)
+				}
+			}
+		}
 		if room := min(peek.Limits[0].Remaining, peek.Limits[1].Remaining); room > 0 {
 			if all, _ := policy.Decide(held, now, room); all.State != HitQuota {
 				t.Fatalf("%d remain, and cannot be spent: %+v", room, all)

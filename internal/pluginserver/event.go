@@ -21,11 +21,12 @@ type Event struct {
 // Context ends when the server is made to stop before the event is over.
 func (e *Event) Context() context.Context { return e.ctx }
 
-// Question is a call whose answer is a text, or a message with one as its first
-// field: an entity's id, for example.
+// Question is a call whose answer is a text, or a message of which one text is of
+// interest: an entity's id, for example.
 type Question struct {
 	Method   string // e.g. kong.client.get_consumer
 	Argument string // the text that the method takes, "" for none
+	Field    int    // number of the text in the message; 0 is the first, 1
 	Answer   string // "" if there is none
 }
 
@@ -48,7 +49,7 @@ func (e *Event) Ask(questions []Question) error {
 		if err != nil {
 			return fmt.Errorf("asking Kong: %s: %w", questions[i].Method, err)
 		}
-		if questions[i].Answer, err = firstText(reply); err != nil {
+		if questions[i].Answer, err = text(reply, protowire.Number(max(1, questions[i].Field))); err != nil {
 			return fmt.Errorf("asking Kong: %s: %w", questions[i].Method, err)
 		}
 	}
@@ -110,9 +111,8 @@ func (e *Event) settle() error {
 	return nil
 }
 
-// What follows writes and reads protocol buffers by hand: for a request they are a
-// few small messages, and building go-pdk's costs ten times what sending them does.
-// Tests compare each with go-pdk's own.
+// What follows writes and reads protocol buffers by hand, for the few small messages
+// that every request needs. Tests compare each with go-pdk's own.
 
 func appendText(out []byte, field protowire.Number, text string) []byte {
 	out = protowire.AppendTag(out, field, protowire.BytesType)
@@ -155,15 +155,15 @@ func appendHeaders(out []byte, headers []Header) []byte {
 	return out
 }
 
-// firstText gives the text in a message's first field, "" if it has none.
-func firstText(message []byte) (text string, err error) {
+// text gives the text in a message's field, "" if it has none.
+func text(message []byte, of protowire.Number) (text string, err error) {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
 			return "", protowire.ParseError(n)
 		}
 		message = message[n:]
-		if field == 1 && kind == protowire.BytesType {
+		if field == of && kind == protowire.BytesType {
 			value, n := protowire.ConsumeBytes(message)
 			if n < 0 {
 				return "", protowire.ParseError(n)

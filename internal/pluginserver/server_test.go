@@ -450,15 +450,22 @@ func FuzzMessages(f *testing.F) {
 			t.Errorf("%v, %v", args, err)
 		}
 
+		service, err := proto.Marshal(&pb.Service{Id: name, Retries: 5, Protocol: value, Host: other})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := text(service, 6); err != nil || got != value {
+			t.Errorf("protocol %q, %v", got, err)
+		}
 		for _, m := range []proto.Message{
 			&pb.String{V: value}, &pb.Consumer{Id: value, Username: other, CustomId: name, CreatedAt: int64(status), Tags: []string{another}},
 			&pb.Service{Id: value, Port: int32(status), Tags: []string{name}}, &pb.Route{StripPath: true, Id: value, Service: &pb.ServiceKey{Id: other}},
 		} {
-			text, err := proto.Marshal(m)
+			message, err := proto.Marshal(m)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := firstText(text); err != nil || got != value {
+			if got, err := text(message, 1); err != nil || got != value {
 				t.Errorf("%v: %q, %v", m, got, err)
 			}
 		}

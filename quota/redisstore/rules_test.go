@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -437,6 +438,47 @@ func TestAnnouncements(t *testing.T) {
 	}
 	stop()
 	<-done
+}
+
+// A replica gets what the script did, not the script, and the same expiry.
+func TestReplication(t *testing.T) {
+	f := newFixture(t)
+	replica := testredis.Start(t).Client()
+	host, port, err := net.SplitHostPort(f.server.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := replica.SlaveOf(ctx, host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	var limits []quota.Limit
+	for i, a := range quota.Algorithms {
+		limits = append(limits, quota.Limit{Name: fmt.Sprint("limit-", i), Algorithm: a, Limit: 100, Window: quota.Per(time.Hour)})
+	}
+	p := policyOf(t, limits...)
+	for _, cost := range []int64{3, 1, -2, 5} {
+		f.spend(p, cost)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if n, err := f.client.Wait(ctx, 1, time.Second).Result(); err == nil && n == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the replica does not follow")
+		}
+	}
+	got, err := replica.HGetAll(ctx, key).Result()
+	if want := f.hash(); err != nil || !maps.Equal(got, want) || len(got) != len(limits) {
+		t.Errorf("replica %v, %v; want %v", got, err, want)
+	}
+	for _, k := range []string{key, key + ":limit-2"} {
+		if got, want := replica.Do(ctx, "pexpiretime", k).Val(), f.client.Do(ctx, "pexpiretime", k).Val(); got != want || want == int64(-1) {
+			t.Errorf("%s expires at %v on the replica, at %v here", k, got, want)
+		}
+	}
+	if n := f.client.Do(ctx, "dbsize").Val(); n != int64(2) {
+		t.Errorf("%v keys", n)
+	}
 }
 
 func TestNamespace(t *testing.T) {
