@@ -448,7 +448,7 @@ func TestReplication(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := replica.SlaveOf(ctx, host, port).Err(); err != nil {
+	if err := replica.ReplicaOf(ctx, host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
 	var limits []quota.Limit
