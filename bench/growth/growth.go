@@ -54,7 +54,7 @@ func identities(rounds int, progress func(string)) (report.Section, error) {
 		Text:  "Two limits each. Decisions are one a call, on random identities; memory is all of Redis'\n(used_memory), over its identities.",
 		Table: report.Table{Head: []string{"identities", "µs of Redis a decision", "bytes an identity"}},
 	}
-	cost, memory := report.Line{Name: "µs of Redis a decision"}, report.Line{Name: "bytes of Redis an identity / 100"}
+	cost, memory := report.Line{Name: "µs of Redis a decision"}, report.Line{Name: "hundreds of bytes an identity"}
 	base, err := used(client)
 	if err != nil {
 		return s, err

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 )
@@ -128,7 +129,7 @@ func Write(folder string, sections []Section) error {
 	for _, s := range sections {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n", s.Title, strings.TrimSpace(s.Text))
 		if s.Plot != nil {
-			if err := s.Plot.save(filepath.Join(folder, "plots")); err != nil {
+			if err := s.Plot.Save(filepath.Join(folder, "plots")); err != nil {
 				return fmt.Errorf("plot %s: %w", s.Plot.File, err)
 			}
 			fmt.Fprintf(&b, "![%s](plots/%s.svg)\n\n", s.Title, s.Plot.File)
@@ -151,10 +152,13 @@ var colors = []color.Color{
 	color.RGBA{0x1f, 0x77, 0xb4, 0xff}, color.RGBA{0xd6, 0x5f, 0x00, 0xff}, color.RGBA{0x2c, 0x8c, 0x4a, 0xff}, color.RGBA{0x7a, 0x4f, 0xa3, 0xff},
 }
 
-func (p *Plot) save(folder string) error {
+// Save writes the plot as SVG into a folder.
+func (p *Plot) Save(folder string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
+	// The width of a fixed-width font is the same whichever the viewer has.
+	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Mono"}
 	canvas := plot.New()
 	canvas.BackgroundColor = color.White
 	file := filepath.Join(folder, p.File+".svg")
@@ -171,10 +175,12 @@ func (p *Plot) save(folder string) error {
 		bars.Horizontal, bars.Color, bars.LineStyle.Width = true, colors[0], 0
 		canvas.Add(bars)
 		canvas.NominalY(names...)
-		canvas.X.Label.Text, canvas.X.Min = p.Unit, 0
+		canvas.X.Label.Text, canvas.X.Min, canvas.X.Max = p.Unit, 0, 1.05*slices.Max(p.Bars)
 		return canvas.Save(8*vg.Inch, vg.Length(len(names))*vg.Points(20)+vg.Inch, file)
 	}
+	most := 0.0
 	for i, l := range p.Lines {
+		most = max(most, slices.Max(l.Y))
 		points := make(plotter.XYs, len(l.X))
 		for j := range l.X {
 			points[j] = plotter.XY{X: l.X[j], Y: l.Y[j]}
@@ -188,8 +194,9 @@ func (p *Plot) save(folder string) error {
 		canvas.Add(line, dots)
 		canvas.Legend.Add(l.Name, line, dots)
 	}
-	canvas.Legend.Top = true
+	canvas.Legend.Top, canvas.Legend.Left, canvas.Legend.Padding = true, true, vg.Points(3)
 	canvas.X.Scale, canvas.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
 	canvas.X.Label.Text, canvas.Y.Label.Text, canvas.Y.Min = p.XTitle, p.Unit, 0
+	canvas.Y.Max = 1.25 * most
 	return canvas.Save(8*vg.Inch, 4*vg.Inch, file)
 }
