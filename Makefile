@@ -59,7 +59,7 @@ tools:
 .PHONY: lint
 lint: go tools ## check formatting, vet, staticcheck, luacheck, and shellcheck if there is one
 	@echo "gofmt"; unformatted=$$(find . -path ./.tools -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
-	@echo "go vet"; go vet ./...
+	@echo "go vet"; go vet ./... && for module in bench charts/test; do (cd $$module && go vet ./...); done
 	@echo "staticcheck"; go run $(STATICCHECK) ./...
 	@echo "luacheck"; luacheck --quiet --no-color lua
 	@! command -v shellcheck >/dev/null || { echo "shellcheck"; shellcheck build/*.sh .ci/run; }
@@ -69,7 +69,7 @@ test: go tools lint ## install what the tests need, lint, and run all tests
 	@# The race detector needs a C compiler.
 	@if build/tools.sh gcc; then export CGO_ENABLED=1 race=-race; else export race=; echo "no C compiler: the tests run without the race detector"; fi; \
 	echo "go test $$race (the first run compiles for some minutes)"; \
-	go test $$race -timeout 10m ./... || { echo "make test: FAILED, see the packages with FAIL above"; exit 1; }; \
+	go test $$race -timeout 10m ./... && (cd charts/test && go test -timeout 10m ./...) || { echo "make test: FAILED, see the packages with FAIL above"; exit 1; }; \
 	echo "make test: lint and all packages passed$${race:+, with the race detector}"
 
 .PHONY: fuzz
@@ -86,7 +86,7 @@ bench: go redis ## measure beside peers; writes bench/RESULTS.md and plots (ARGS
 	@cd bench && go run . $(ARGS)
 
 .PHONY: generate
-generate: go ## write the generated files anew (docs/CONFIGURATION.md)
+generate: go ## write the generated files anew (docs/CONFIGURATION.md, the chart's schema and README)
 	@go generate ./...
 
 .PHONY: clean
