@@ -82,7 +82,7 @@ fuzz: go tools ## run every fuzz target for FUZZTIME (10s)
 	done
 
 .PHONY: bench
-bench: go redis ## measure beside peers; writes bench/RESULTS.md and plots (ARGS="-only limiter" for a part; KONG_PROXY for a real Kong)
+bench: go redis ## measure beside peers; writes bench/RESULTS.md and plots (ARGS="-only limiter" for a part; KONG_PROXY or KONG_BIN for a real Kong)
 	@cd bench && go run . $(ARGS)
 
 .PHONY: generate

@@ -1,5 +1,6 @@
 // Package gateway measures requests a second through a gateway: through devkong
-// always, and through the Kong at KONG_PROXY where one is given.
+// and, where a Kong is given, through that: one that runs at KONG_PROXY with kong.yml,
+// or the command kong (or KONG_BIN), which is then started.
 package gateway
 
 import (
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"kong-quota/bench/report"
@@ -56,12 +58,13 @@ type outcome struct{ rate, p99 []float64 }
 
 // Run measures every case in every round.
 func Run(rounds int, progress func(string)) ([]report.Section, error) {
+	var sections []report.Section
 	if proxy := os.Getenv("KONG_PROXY"); proxy != "" {
-		s, err := run(rounds, progress, "Kong at KONG_PROXY", []subject{
-			{"no plugin", proxy + "/none", false}, {"kong-quota, three limits", proxy + "/headers", true}, {"kong-quota, three limits, no headers", proxy + "/silent", false},
-			{"bundled rate-limiting, exact", proxy + "/exact", true}, {"bundled rate-limiting, approximate", proxy + "/approximate", true},
-		})
-		return []report.Section{s}, err
+		s, err := throughKong(rounds, progress, proxy)
+		if err != nil {
+			return nil, err
+		}
+		sections = append(sections, s)
 	}
 	client, stop, err := server.Start()
 	if err != nil {
@@ -106,12 +109,86 @@ func Run(rounds int, progress func(string)) ([]report.Section, error) {
 		return nil, err
 	}
 	defer func() { _ = base.Close() }()
+	if command := kongCommand(); command != "" && len(sections) == 0 {
+		progress("starting " + command)
+		proxy, stop, err := startKong(command, folder, listener.Addr().String(), client.Options().Addr, env)
+		if err != nil {
+			return nil, err
+		}
+		s, err := throughKong(rounds, progress, proxy)
+		stop()
+		if err != nil {
+			return nil, err
+		}
+		sections = append(sections, s)
+	}
 	s, err := run(rounds, progress, "devkong", []subject{
 		{"no plugin", quota.ProxyURL() + "/none", false},
 		{"a plugin of no call", base.ProxyURL() + "/no-call", false}, {"a plugin of one call", base.ProxyURL() + "/one-call", false},
 		{"kong-quota, three limits", quota.ProxyURL() + "/headers", true}, {"kong-quota, three limits, no headers", quota.ProxyURL() + "/silent", false},
 	})
-	return []report.Section{s}, err
+	return append(sections, s), err
+}
+
+func throughKong(rounds int, progress func(string), proxy string) (report.Section, error) {
+	return run(rounds, progress, "Kong", []subject{
+		{"no plugin", proxy + "/none", false}, {"kong-quota, three limits", proxy + "/headers", true}, {"kong-quota, three limits, no headers", proxy + "/silent", false},
+		{"bundled rate-limiting, exact", proxy + "/exact", true}, {"bundled rate-limiting, approximate", proxy + "/approximate", true},
+	})
+}
+
+// kongCommand is the Kong to start, "" if there is none.
+func kongCommand() string {
+	if command := os.Getenv("KONG_BIN"); command != "" {
+		return command
+	}
+	command, err := exec.LookPath("kong")
+	if err != nil {
+		return ""
+	}
+	return command
+}
+
+// startKong starts a DB-less Kong with one worker and kong.yml, whose addresses are
+// replaced by those of this machine.
+func startKong(command, folder, upstream, redis, env string) (proxy string, stop func(), err error) {
+	host, port, err := net.SplitHostPort(redis)
+	if err != nil {
+		return "", nil, err
+	}
+	text := strings.NewReplacer("upstream:8080", upstream, "redis: { host: redis }", fmt.Sprintf("redis: { host: %s, port: %s }", host, port)).Replace(config)
+	file, prefix := filepath.Join(folder, "kong.yml"), filepath.Join(folder, "kong")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return "", nil, err
+	}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	quota := filepath.Join(folder, "quota")
+	cmd := exec.Command(command, "start", "-p", prefix)
+	cmd.Env = append(os.Environ(),
+		"KONG_DATABASE=off", "KONG_DECLARATIVE_CONFIG="+file, "KONG_PROXY_LISTEN="+address, "KONG_ADMIN_LISTEN=off",
+		"KONG_NGINX_DAEMON=off", "KONG_NGINX_WORKER_PROCESSES=1", "KONG_PROXY_ACCESS_LOG=off",
+		"KONG_PLUGINS=bundled,quota", "KONG_PLUGINSERVER_NAMES=quota", "KONG_PLUGINSERVER_QUOTA_SOCKET="+filepath.Join(prefix, "quota.socket"),
+		"KONG_PLUGINSERVER_QUOTA_QUERY_CMD="+quota+" -kong-prefix "+prefix+" -dump",
+		"KONG_PLUGINSERVER_QUOTA_START_CMD="+quota+" -kong-prefix "+prefix+" -env-file "+env)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() }
+	for range 300 {
+		if answer, err := http.Get("http://" + address + "/none"); err == nil {
+			_ = answer.Body.Close()
+			return "http://" + address, stop, nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	stop()
+	return "", nil, fmt.Errorf("%s does not answer at %s", command, address)
 }
 
 func run(rounds int, progress func(string), through string, subjects []subject) (report.Section, error) {
@@ -129,9 +206,9 @@ func run(rounds int, progress func(string), through string, subjects []subject) 
 	}
 	s := report.Section{
 		Title: "Requests a second through " + through,
-		Text:  fmt.Sprintf("%d connections; every answer must be 200, and say how much remains where it should.\nThe consumer is known by key-auth, and the plugin is configured on consumer and route, with\nthree exact limits in Redis. devkong is no Kong: only ratios between its own cases mean something.\nFor a real Kong set KONG_PROXY and load gateway/kong.yml.", connections),
+		Text:  fmt.Sprintf("%d connections; every answer must be 200, and say how much remains where it should.\nThe consumer is known by key-auth, and the plugin is configured on consumer and route, with\nthree exact limits in Redis. devkong is no Kong: only ratios between its own cases mean something.\nWhere a real Kong is given (KONG_PROXY, KONG_BIN or a command kong), it is measured too.", connections),
 		Table: report.Table{Head: []string{"case", "requests/s", "of no plugin", "p99 ms"}},
-		Plot:  &report.Plot{File: "gateway", Unit: "requests a second"},
+		Plot:  &report.Plot{File: "gateway-" + strings.ToLower(through), Unit: "requests a second"},
 	}
 	rate := func(name string) float64 {
 		if o := results[name]; o != nil {
