@@ -119,18 +119,25 @@ func (s *seat) all(yield func(int, *passenger) bool) {
 type departures struct {
 	all  []*call
 	open map[likeness]*call
-	at   map[place]int // where a request that can be shared sits
+	at   map[quantity]place // where a request that can be shared sits
+}
+
+// quantity is what requests that share a seat ask for a unit of.
+type quantity struct {
+	policy *quota.Policy
+	now    time.Time
+	key    string
 }
 
 type place struct {
 	call *call
-	key  string
+	seat int
 }
 
 func (d *departures) reset() {
 	d.all = d.all[:0]
 	if d.open == nil {
-		d.open, d.at = map[likeness]*call{}, map[place]int{}
+		d.open, d.at = map[likeness]*call{}, map[quantity]place{}
 	}
 	clear(d.open)
 	clear(d.at)
@@ -147,19 +154,22 @@ func (d *departures) board(p *passenger, s *Store) {
 	if shared {
 		like.mode = upTo // of one unit there is no part
 	}
+	what := quantity{r.Policy, r.Now, keys[0]}
+	if shared {
+		if at, taken := d.at[what]; taken && at.call.seats[at.seat].cost < quota.MaxCost {
+			s := &at.call.seats[at.seat]
+			s.cost++
+			s.more = append(s.more, p)
+			return
+		}
+	}
 	c := d.open[like]
 	if c == nil || len(c.seats) == maxRequests || s.slots {
 		c = &call{likeness: like, prepared: p.prepared, width: len(keys)}
 		d.all, d.open[like] = append(d.all, c), c
 	}
 	if shared {
-		here := place{c, keys[0]}
-		if i, taken := d.at[here]; taken && c.seats[i].cost < quota.MaxCost {
-			c.seats[i].cost++
-			c.seats[i].more = append(c.seats[i].more, p)
-			return
-		}
-		d.at[here] = len(c.seats)
+		d.at[what] = place{c, len(c.seats)}
 	}
 	c.seats = append(c.seats, seat{cost: r.Cost, first: p})
 	for _, k := range keys {

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"kong-quota/quota"
 	"kong-quota/quota/memstore"
@@ -106,5 +109,78 @@ func TestShare(t *testing.T) {
 				t.Fatalf("%v, %d used, request %d of %d:\n got %v\nwant %v", limits, used, nth+1, n, got, want)
 			}
 		}
+	}
+}
+
+// Who travels with whom.
+func TestBoarding(t *testing.T) {
+	newPolicy := func(limits ...quota.Limit) *quota.Policy {
+		p, err := quota.NewPolicy(limits...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	day := quota.Limit{Name: "day", Limit: 5, Window: quota.Per(24 * time.Hour)}
+	p, q := newPolicy(day), newPolicy(day)
+	delayed := newPolicy(quota.Limit{Name: "a", Algorithm: quota.GCRA, Limit: 5, Window: quota.Per(time.Second), MaxDelay: time.Second})
+	both := newPolicy(day, quota.Limit{Name: "b", Limit: 5, Window: quota.Per(time.Second), Identity: "other"})
+	logged := newPolicy(quota.Limit{Name: "log", Algorithm: quota.SlidingLog, Limit: 5, Window: quota.Per(time.Second)})
+	request := func(p *quota.Policy, id quota.Identity, cost int64, others ...quota.Identity) quota.Request {
+		return quota.Request{Scope: "s", Identity: id, Others: others, Policy: p, Cost: cost}
+	}
+	for name, c := range map[string]struct {
+		requests []quota.Request
+		slots    bool
+		want     string // the calls: number of KEYS and costs of each
+	}{
+		"one":                 {[]quota.Request{request(p, "a", 1)}, false, "1: 1"},
+		"equals share":        {[]quota.Request{request(p, "a", 1), request(p, "b", 1), request(p, "a", 1)}, false, "2: 2 1"},
+		"on slots too":        {[]quota.Request{request(p, "a", 1), request(p, "b", 1), request(p, "a", 1)}, true, "1: 2, 1: 1"},
+		"costs do not":        {[]quota.Request{request(p, "a", 2), request(p, "a", 2)}, false, "2: 2 2"},
+		"policies apart":      {[]quota.Request{request(p, "a", 1), request(q, "a", 1)}, false, "1: 1, 1: 1"},
+		"delays do not":       {[]quota.Request{request(delayed, "a", 1), request(delayed, "a", 1)}, false, "2: 1 1"},
+		"several identities":  {[]quota.Request{request(both, "a", 1, "x"), request(both, "b", 1, "x")}, false, "4: 1 1"},
+		"the same identity":   {[]quota.Request{request(both, "a", 1, "x"), request(both, "b", 1, "b")}, false, "2: 1, 1: 1"},
+		"with their logs":     {[]quota.Request{request(logged, "a", 1), request(logged, "b", 1), request(logged, "a", 1)}, false, "4: 2 1"},
+		"another moment":      {[]quota.Request{request(p, "a", 1), {Scope: "s", Identity: "a", Policy: p, Cost: 1, Now: time.Unix(1, 0)}}, false, "1: 1, 1: 1"},
+		"in part, and a unit": {[]quota.Request{{Scope: "s", Identity: "a", Policy: p, Cost: 3, UpTo: true}, request(p, "a", 1)}, false, "2: 3 1"},
+		"a refund":            {[]quota.Request{request(p, "a", 1), request(p, "a", -1)}, false, "1: 1, 1: -1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := New(redis.NewClient(&redis.Options{}))
+			s.slots = c.slots
+			var d departures
+			for range 2 { // they are used again
+				d.reset()
+				for _, r := range c.requests {
+					prepared, err := prepare(r.Policy)
+					if err != nil {
+						t.Fatal(err)
+					}
+					d.board(&passenger{request: r, prepared: prepared}, s)
+				}
+				var got []string
+				for _, call := range d.all {
+					got = append(got, fmt.Sprintf("%d: %s", len(call.names), call.costs()))
+					if args := call.arguments(s); args[2] != len(call.names) || call.width*len(call.seats) != len(call.names) {
+						t.Errorf("%v: %d KEYS of %d each", args, args[2], call.width)
+					}
+				}
+				if strings.Join(got, ", ") != c.want {
+					t.Errorf("calls %q, want %q", got, c.want)
+				}
+			}
+		})
+	}
+	var d departures
+	s := New(redis.NewClient(&redis.Options{}))
+	d.reset()
+	for i := range 3*maxRequests - 1 {
+		prepared, _ := prepare(p)
+		d.board(&passenger{request: request(p, quota.NewIdentity("c", fmt.Sprint(i)), 1), prepared: prepared}, s)
+	}
+	if len(d.all) != 3 || len(d.all[0].seats) != maxRequests || len(d.all[2].seats) != maxRequests-1 {
+		t.Errorf("%d calls", len(d.all))
 	}
 }
