@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -106,7 +107,87 @@ func Run(rounds int, progress func(string)) ([]report.Section, error) {
 			}
 		}
 	}
-	return sections(all, results), nil
+	callers, err := callers(client, rounds, progress)
+	if err != nil {
+		return nil, err
+	}
+	return append(sections(all, results), callers), nil
+}
+
+// callers measures one hot key with more and more callers: how many decisions a
+// round trip carries.
+func callers(client *redis.Client, rounds int, progress func(string)) (report.Section, error) {
+	s := report.Section{
+		Title: "One hot key: callers",
+		Text:  "The same limit asked by more and more goroutines. A lone decision is a round trip; those that\ncome together share a call of the script.",
+		Table: report.Table{Head: []string{"callers", "decisions/s", "decisions a call", "go-zero's decisions/s", "ratio"}},
+	}
+	exact, peer := report.Line{Name: "kong-quota"}, report.Line{Name: "go-zero PeriodLimit"}
+	mine, theirs := subjects()[0], goZero("go-zero PeriodLimit", 1, plenty)
+	for _, n := range []int{1, 8, 64, 256, 1024} {
+		progress(fmt.Sprintf("one hot key, %d callers", n))
+		var rates, together, peers []float64
+		for range rounds {
+			rate, calls, err := hot(client, mine, n)
+			if err != nil {
+				return s, err
+			}
+			rates, together = append(rates, rate), append(together, calls)
+			if rate, _, err = hot(client, theirs, n); err != nil {
+				return s, err
+			}
+			peers = append(peers, rate)
+		}
+		a, b := report.Median(rates), report.Median(peers)
+		s.Table.Add(n, a, report.Median(together), b, a/b)
+		exact.X, exact.Y = append(exact.X, float64(n)), append(exact.Y, a)
+		peer.X, peer.Y = append(peer.X, float64(n)), append(peer.Y, b)
+	}
+	s.Plot = &report.Plot{File: "limiter-callers", XTitle: "callers", Unit: "decisions a second", Lines: []report.Line{exact, peer}}
+	return s, nil
+}
+
+// hot gives the decisions a second, and for each call of a script.
+func hot(client *redis.Client, s subject, n int) (rate, together float64, err error) {
+	ctx := context.Background()
+	if err := client.FlushAll(ctx).Err(); err != nil {
+		return 0, 0, err
+	}
+	take, stop, err := s.open(client)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer stop()
+	for range 20 {
+		_, _ = take(ctx, "hot")
+	}
+	if err := client.ConfigResetStat(ctx).Err(); err != nil {
+		return 0, 0, err
+	}
+	var passed atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range n {
+		wg.Go(func() {
+			for time.Since(start) < time.Second {
+				if ok, err := take(ctx, "hot"); ok && err == nil {
+					passed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	elapsed := time.Since(start)
+	info, err := client.Info(ctx, "commandstats").Result()
+	if err != nil {
+		return 0, 0, err
+	}
+	found := regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`).FindStringSubmatch(info)
+	if found == nil {
+		return 0, 0, fmt.Errorf("no evalsha in %q", info)
+	}
+	calls, err := strconv.ParseFloat(found[1], 64)
+	return float64(passed.Load()) / elapsed.Seconds(), float64(passed.Load()) / calls, err
 }
 
 func measure(client *redis.Client, s subject, w workload, names []string, out *outcome) error {
