@@ -17,6 +17,7 @@ import (
 	"kong-quota/bench/limiter"
 	"kong-quota/bench/redistime"
 	"kong-quota/bench/report"
+	"kong-quota/bench/scale"
 	"kong-quota/bench/transport"
 )
 
@@ -30,12 +31,13 @@ var suites = []struct {
 	{"gateway", gateway.Run},
 	{"redistime", redistime.Run},
 	{"growth", growth.Run},
+	{"scale", scale.Run},
 }
 
 func main() {
 	out := flag.String("out", ".", "folder to write RESULTS.md and plots/ to")
 	rounds := flag.Int("rounds", 3, "interleaved rounds, of which the median counts")
-	only := flag.String("only", "", "suites to run, with commas between: limiter, transport, gateway, redistime, growth; all without it")
+	only := flag.String("only", "", "suites to run, with commas between: limiter, transport, gateway, redistime, growth, scale; all without it")
 	flag.Parse()
 	logx.Disable() // go-zero logs what it uses
 	if err := run(*out, *rounds, *only); err != nil {

@@ -75,6 +75,7 @@ func workloads() []workload {
 
 type outcome struct {
 	rate, allocs []float64
+	redis        []float64 // µs of Redis' CPU a decision
 	failed       int64
 }
 
@@ -216,6 +217,10 @@ func measure(client *redis.Client, s subject, w workload, names []string, out *o
 	total := int64(decisions * max(1, s.times))
 	var next, passed, failed atomic.Int64
 	var wg sync.WaitGroup
+	busy, err := processor(client)
+	if err != nil {
+		return err
+	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	start := time.Now()
@@ -255,9 +260,30 @@ func measure(client *redis.Client, s subject, w workload, names []string, out *o
 			return fmt.Errorf("%d keys in Redis, want %d of %d identities", len(made), (w.keys+1)*s.limits, w.keys+1)
 		}
 	}
+	now, err := processor(client)
+	if err != nil {
+		return err
+	}
+	out.redis = append(out.redis, (now-busy)/float64(total)*1e6)
 	out.rate = append(out.rate, float64(total)/took.Seconds())
 	out.allocs = append(out.allocs, float64(after.Mallocs-before.Mallocs)/float64(total))
 	return nil
+}
+
+// processor is Redis' CPU time so far, in seconds.
+func processor(client *redis.Client) (seconds float64, err error) {
+	info, err := client.Info(context.Background(), "cpu").Result()
+	if err != nil {
+		return 0, err
+	}
+	for _, found := range regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`).FindAllStringSubmatch(info, -1) {
+		n, err := strconv.ParseFloat(found[1], 64)
+		if err != nil {
+			return 0, err
+		}
+		seconds += n
+	}
+	return seconds, nil
 }
 
 func ours(name string, times int, wrap func(quota.Store) quota.Store, limits ...quota.Limit) subject {
@@ -386,12 +412,12 @@ func sections(all []workload, results map[string]map[string]*outcome) []report.S
 			Title: "Decisions a second: " + w.name,
 			Text: fmt.Sprintf("%d goroutines, %d different keys, one redis-server. Each case asserts how many requests\npass and how many keys are in Redis. Allocations are of the whole process.",
 				goroutines, w.keys),
-			Table: report.Table{Head: []string{"case", "decisions/s", "of go-zero's", "of redis_rate's", "allocations", "errors"}},
+			Table: report.Table{Head: []string{"case", "decisions/s", "of go-zero's", "of redis_rate's", "µs of Redis' CPU", "allocations", "errors"}},
 			Plot:  &report.Plot{File: "limiter-" + []string{"uniform", "zipf", "hot"}[n], Unit: "decisions a second, without those that are decided locally"},
 		}
 		for _, c := range subjects() {
 			r := rate(c.name, w.name)
-			s.Table.Add(c.name, r, r/rate("go-zero PeriodLimit", w.name), r/rate("redis_rate", w.name), report.Median(results[c.name][w.name].allocs), results[c.name][w.name].failed)
+			s.Table.Add(c.name, r, r/rate("go-zero PeriodLimit", w.name), r/rate("redis_rate", w.name), report.Median(results[c.name][w.name].redis), report.Median(results[c.name][w.name].allocs), results[c.name][w.name].failed)
 			if c.name != "kong-quota, leased" && c.name != "kong-quota, denied" {
 				s.Plot.Names, s.Plot.Bars = append(s.Plot.Names, c.name), append(s.Plot.Bars, r)
 			}
