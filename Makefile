@@ -72,6 +72,11 @@ test: go tools lint ## install what the tests need, lint, and run all tests
 	go test $$race -timeout 10m ./... && (cd charts/test && go test -timeout 10m ./...) || { echo "make test: FAILED, see the packages with FAIL above"; exit 1; }; \
 	echo "make test: lint and all packages passed$${race:+, with the race detector}"
 
+.PHONY: e2e-kong
+e2e-kong: go tools ## play the table of requests to a real Kong (KONG_BIN, or the command kong)
+	@command -v "$${KONG_BIN:=kong}" >/dev/null || { echo "make e2e-kong: no Kong: set KONG_BIN, or put kong on PATH" >&2; exit 1; }; \
+	KONG_BIN="$$(command -v "$$KONG_BIN")" go test -count=1 -v -run TestStoriesOfKong ./e2e
+
 .PHONY: fuzz
 fuzz: go tools ## run every fuzz target for FUZZTIME (10s)
 	@for package in $$(go list ./...); do \

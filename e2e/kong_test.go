@@ -1,0 +1,201 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"kong-quota/internal/testredis"
+)
+
+// story is a table of requests that devkong and, where there is one, a real Kong
+// answer alike.
+type story struct {
+	name, plugins string
+	steps         []storyStep
+}
+
+type storyStep struct {
+	path, key string
+	headers   []string // name and value in turn
+	status    int
+	want      map[string]string // headers of the answer; "" for none, "*" for any
+	upstream  map[string]string // headers that the upstream got, in the same way
+}
+
+var stories = []story{
+	{"a quota of a consumer", `
+- { name: quota, service: s, config: { limits: [ { name: hourly, limit: 2, window: hour } ] } }
+`, []storyStep{
+		{path: "/key", key: "alice", status: 200, want: map[string]string{"RateLimit-Limit": "2", "RateLimit-Remaining": "1", "X-RateLimit-Remaining-Hour": "1", "Retry-After": ""}},
+		{path: "/key", key: "alice", status: 200, want: map[string]string{"RateLimit-Remaining": "0"}},
+		{path: "/key", key: "alice", status: 429, want: map[string]string{"RateLimit-Remaining": "0", "Retry-After": "*", "Content-Type": "application/problem+json", "Cache-Control": "no-store"}},
+		{path: "/key", key: "alice", status: 429, want: map[string]string{"Retry-After": "*"}},
+		{path: "/key", key: "bob", status: 200, want: map[string]string{"RateLimit-Remaining": "1"}},
+		{path: "/key", key: "nobody", status: 401, want: map[string]string{"RateLimit-Remaining": ""}},
+	}},
+	{"the most specific configuration", `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 5, window: hour } ] } }
+- { name: quota, consumer: bob, config: { limits: [ { name: a, limit: 7, window: hour } ] } }
+- { name: quota, service: s, consumer: alice, config: { limits: [ { name: a, limit: 9, window: hour } ] } }
+`, []storyStep{
+		{path: "/key", key: "alice", status: 200, want: map[string]string{"RateLimit-Limit": "9"}},
+		{path: "/key", key: "bob", status: 200, want: map[string]string{"RateLimit-Limit": "7"}},
+		{path: "/open", status: 200, want: map[string]string{"RateLimit-Limit": "5"}},
+		{path: "/other", key: "alice", status: 200, want: map[string]string{"RateLimit-Limit": ""}},
+	}},
+	{"what the upstream gets", `
+- { name: quota, service: s, config: { upstream_headers: true, headers: "off", mode: annotate, limits: [ { name: a, limit: 1, window: hour } ] } }
+`, []storyStep{
+		{path: "/key", key: "alice", headers: []string{"X-Quota-State", "forged", "X-Quota-Limit", "99"}, status: 200,
+			want: map[string]string{"RateLimit-Limit": ""}, upstream: map[string]string{"X-Quota-State": "hit_quota", "X-Quota-Limit": "1", "X-Quota-Remaining": "0"}},
+		{path: "/key", key: "alice", status: 200, upstream: map[string]string{"X-Quota-State": "over_quota", "X-Quota-Reset": "*"}},
+	}},
+	{"no identity", `
+- { name: quota, service: s, config: { fallback: deny, limits: [ { name: a, limit: 1, window: hour } ] } }
+- { name: quota, service: other, config: { identify: [header], header_name: X-Phone, limits: [ { name: a, limit: 1, window: hour } ], error_message: "5 a day", error_code: 420 } }
+`, []storyStep{
+		{path: "/open", status: 403, want: map[string]string{"Content-Type": "application/problem+json"}},
+		{path: "/other", key: "alice", headers: []string{"X-Phone", "1"}, status: 200},
+		{path: "/other", key: "bob", headers: []string{"X-Phone", "1"}, status: 420, want: map[string]string{"Content-Type": "application/json; charset=utf-8"}},
+		{path: "/other", key: "bob", headers: []string{"X-Phone", "2"}, status: 200},
+	}},
+	{"the fields of the IETF", `
+- { name: quota, service: s, config: { headers: ietf, limits: [ { name: daily, limit: 5, window: day } ] } }
+`, []storyStep{
+		{path: "/key", key: "alice", status: 200, want: map[string]string{"RateLimit-Policy": `"daily";q=5;w=86400`, "RateLimit": "*", "X-RateLimit-Limit-Day": ""}},
+	}},
+}
+
+// storyGateway is where a story is played.
+type storyGateway struct {
+	proxy string
+	last  func() http.Header // what the upstream got last
+}
+
+func TestStories(t *testing.T) {
+	for _, s := range stories {
+		t.Run(s.name, func(t *testing.T) {
+			k, _ := startWithRedis(t, s.plugins)
+			s.play(t, storyGateway{k.ProxyURL(), k.lastSeen})
+		})
+	}
+}
+
+// TestStoriesOfKong plays the same to the Kong at KONG_BIN: `make e2e-kong`.
+func TestStoriesOfKong(t *testing.T) {
+	command := os.Getenv("KONG_BIN")
+	if command == "" {
+		t.Skip("KONG_BIN names no Kong")
+	}
+	for _, s := range stories {
+		t.Run(s.name, func(t *testing.T) { s.play(t, startKong(t, command, s.plugins)) })
+	}
+}
+
+func (s story) play(t *testing.T, g storyGateway) {
+	t.Helper()
+	check := func(i int, where string, got http.Header, want map[string]string) {
+		t.Helper()
+		for name, value := range want {
+			switch found := got.Get(name); {
+			case value == "*" && found == "", value != "*" && found != value:
+				t.Errorf("step %d, %s: %s is %q, want %q", i+1, where, name, found, value)
+			}
+		}
+	}
+	for i, step := range s.steps {
+		request, err := http.NewRequest(http.MethodGet, g.proxy+step.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if step.key != "" {
+			request.Header.Set("apikey", step.key)
+		}
+		for j := 0; j+1 < len(step.headers); j += 2 {
+			request.Header.Set(step.headers[j], step.headers[j+1])
+		}
+		a := do(t, http.DefaultClient, request)
+		if a.status != step.status {
+			t.Errorf("step %d: status %d, want %d; body %s", i+1, a.status, step.status, a.body)
+		}
+		check(i, "answer", a.header, step.want)
+		if step.upstream != nil {
+			check(i, "upstream", g.last(), step.upstream)
+		}
+	}
+}
+
+// startKong starts a DB-less Kong as docs and chart say: with one worker, and the
+// plugin server as its child.
+func startKong(t *testing.T, command, plugins string) storyGateway {
+	t.Helper()
+	var mu sync.Mutex
+	var seen http.Header
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		seen = r.Header.Clone()
+		_, _ = w.Write([]byte("ok"))
+	}))
+	t.Cleanup(upstream.Close)
+	redis := testredis.Start(t)
+	prefix, err := os.MkdirTemp("", "kong")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(prefix) })
+	write := func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := write("kong.yml", strings.ReplaceAll(entities+plugins, "http://upstream:80", upstream.URL))
+	env := write("quota.env", "QUOTA_REDIS_ADDRESS="+redis.Address()+"\n")
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	cmd := exec.Command(command, "start", "-p", prefix)
+	cmd.Env = append(os.Environ(),
+		"KONG_DATABASE=off", "KONG_DECLARATIVE_CONFIG="+config, "KONG_PROXY_LISTEN="+address, "KONG_ADMIN_LISTEN=off",
+		"KONG_NGINX_DAEMON=off", "KONG_NGINX_WORKER_PROCESSES=1", "KONG_PLUGINS=bundled,quota", "KONG_PLUGINSERVER_NAMES=quota",
+		"KONG_PLUGINSERVER_QUOTA_SOCKET="+filepath.Join(prefix, "quota.socket"),
+		fmt.Sprintf("KONG_PLUGINSERVER_QUOTA_QUERY_CMD=%s -kong-prefix %s -dump", pluginBinary, prefix),
+		fmt.Sprintf("KONG_PLUGINSERVER_QUOTA_START_CMD=%s -kong-prefix %s -env-file %s", pluginBinary, prefix, env))
+	log := &buffer{}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		// A route that does not exist is answered by Kong alone.
+		if answer, err := http.Get("http://" + address + "/nowhere"); err == nil {
+			_ = answer.Body.Close()
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("Kong does not answer\n%s", log)
+		}
+	}
+	return storyGateway{"http://" + address, func() http.Header {
+		mu.Lock()
+		defer mu.Unlock()
+		return seen
+	}}
+}
