@@ -81,11 +81,11 @@ func run(stdout, stderr io.Writer) int {
 // dump tells Kong what the plugin is. It needs no settings: Kong runs it where
 // there may be none.
 func dump(stdout io.Writer) error {
-	executable, err := os.Executable()
+	name, err := ownName()
 	if err != nil {
-		return fmt.Errorf("finding the plugin's name: %w", err)
+		return err
 	}
-	text, err := plugin.Dump(filepath.Base(executable), *prefix)
+	text, err := plugin.Dump(name, *prefix)
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
@@ -117,11 +117,11 @@ func serve(envFile string, stderr io.Writer) error {
 		go listen(s.ListenAddress, p.Handler(), logger)
 	}
 	logger.Info("starting", "plugin", plugin.Name, "version", plugin.Version, "prefix", *prefix)
-	path, err := socketPath()
+	name, err := ownName()
 	if err != nil {
 		return err
 	}
-	listener, err := pluginserver.Listen(path)
+	listener, err := pluginserver.Listen(plugin.Socket(name, *prefix))
 	if err != nil {
 		return err
 	}
@@ -147,13 +147,13 @@ func serve(envFile string, stderr io.Writer) error {
 	}
 }
 
-// socketPath is where Kong looks for the plugin: named after the executable.
-func socketPath() (string, error) {
+// ownName is the name by which Kong knows the plugin: that of the executable.
+func ownName() (string, error) {
 	executable, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("finding the plugin's name: %w", err)
 	}
-	return filepath.Join(*prefix, filepath.Base(executable)+".socket"), nil
+	return filepath.Base(executable), nil
 }
 
 // redisLog takes what go-redis says of its connections; that a server is lost or

@@ -123,17 +123,16 @@ func (c Config) check() []error {
 		named = named || slices.Contains(l.Identify, identifyHeader)
 		word(path+"on_limit", l.OnLimit, "", onLimitRefuse, onLimitDelay)
 		if l.Lease != (LeaseConfig{}) {
-			if age, err := quota.ParseWindow(l.Lease.MaxAge); err != nil || age.Length == 0 {
+			if duration(l.Lease.MaxAge) == 0 {
 				refuse(path+"lease.max_age", l.Lease.MaxAge, "must be a duration such as 500ms or 10s")
 			}
 		}
-		delay, err := quota.ParseWindow(l.MaxDelay)
 		switch {
 		case l.OnLimit == onLimitDelay && l.MaxDelay == "":
 			refuse(path+"max_delay", "", "must be set where on_limit is delay")
 		case l.OnLimit != onLimitDelay && l.MaxDelay != "":
 			refuse(path+"max_delay", l.MaxDelay, "has no effect: on_limit is not delay")
-		case l.MaxDelay != "" && (err != nil || delay.Length == 0):
+		case l.MaxDelay != "" && duration(l.MaxDelay) == 0:
 			refuse(path+"max_delay", l.MaxDelay, "must be a duration such as 500ms or 2s")
 		}
 	}
@@ -160,8 +159,7 @@ func (c Config) check() []error {
 }
 
 func (l LeaseConfig) lease() quota.Lease {
-	age, _ := quota.ParseWindow(l.MaxAge) // check reports a bad one
-	return quota.Lease{Share: l.Share, MaxAge: age.Length}
+	return quota.Lease{Share: l.Share, MaxAge: duration(l.MaxAge)}
 }
 
 // maxDelay is 0 for a limit that refuses; check reports a bad one.
@@ -169,8 +167,13 @@ func (l LimitConfig) maxDelay() time.Duration {
 	if l.OnLimit != onLimitDelay {
 		return 0
 	}
-	delay, _ := quota.ParseWindow(l.MaxDelay)
-	return delay.Length
+	return duration(l.MaxDelay)
+}
+
+// duration is that of a text such as 500ms, 0 of any that is none; check reports it.
+func duration(text string) time.Duration {
+	window, _ := quota.ParseWindow(text)
+	return window.Length
 }
 
 func (c RedisConfig) check() []error {

@@ -226,6 +226,9 @@ func redisRecord() attributes {
 	}
 }
 
+// Socket is where Kong looks for the plugin server.
+func Socket(name, prefix string) string { return path.Join(prefix, name+".socket") }
+
 // Dump is what Kong's query command prints. prefix is Kong's, where the socket
 // is; name is the base name of the executable, by which Kong knows the plugin.
 func Dump(name, prefix string) ([]byte, error) {
@@ -244,7 +247,7 @@ func Dump(name, prefix string) ([]byte, error) {
 		Plugins    []plugin
 	}{
 		"ProtoBuf:1",
-		path.Join(prefix, name+".socket"),
+		Socket(name, prefix),
 		[]plugin{{name, []string{"access"}, Version, Priority, schema}},
 	})
 }

@@ -100,6 +100,22 @@ func stricter(a, b Standing) bool {
 	}
 }
 
+// After is the decision as it reads so much later, if nothing was charged since: for
+// whoever answers from memory. It shares nothing with the one that it is of.
+func (d Decision) After(passed time.Duration) Decision {
+	d.Now, d.Restarted = d.Now.Add(passed), 0
+	limits := make([]Standing, len(d.Limits))
+	for i, s := range d.Limits {
+		s.Next, s.Reset = max(0, s.Next-passed), max(0, s.Reset-passed)
+		if s.RetryAfter > 0 {
+			s.RetryAfter = max(time.Microsecond, s.RetryAfter-passed)
+		}
+		limits[i] = s
+	}
+	d.Limits = limits
+	return d
+}
+
 // RetryAfter is the time until every limit that refused would pass: 0 when none
 // did, Never when one of them never will.
 func (d Decision) RetryAfter() time.Duration { return d.Strictest().RetryAfter }

@@ -103,14 +103,11 @@ func NewPolicy(limits ...Limit) (*Policy, error) {
 			continue
 		}
 		p.rules[i] = Rule{Limit: l, Shape: shape, Identity: p.identity(l.Identity), algorithm: a}
-		p.algorithms = append(p.algorithms, string(l.Algorithm))
-		p.delays = p.delays || l.MaxDelay > 0
 	}
 	if len(problems) > 0 {
 		return nil, errors.Join(problems...)
 	}
-	slices.Sort(p.algorithms)
-	p.algorithms = slices.Compact(p.algorithms)
+	p.survey()
 	p.divide()
 	p.impatient = p
 	if p.delays {
@@ -137,6 +134,16 @@ func (p *Policy) identity(name string) int {
 	return 1 + slices.Index(p.others, name)
 }
 
+// survey notes what the rules have among them.
+func (p *Policy) survey() {
+	for _, r := range p.rules {
+		p.algorithms = append(p.algorithms, string(r.Limit.Algorithm))
+		p.delays = p.delays || r.Limit.MaxDelay > 0
+	}
+	slices.Sort(p.algorithms)
+	p.algorithms = slices.Compact(p.algorithms)
+}
+
 // divide makes the parts.
 func (p *Policy) divide() {
 	of := map[int]int{}
@@ -154,12 +161,7 @@ func (p *Policy) divide() {
 	}
 	for _, part := range p.parts {
 		own := part.Policy
-		for _, r := range own.rules {
-			own.algorithms = append(own.algorithms, string(r.Limit.Algorithm))
-			own.delays = own.delays || r.Limit.MaxDelay > 0
-		}
-		slices.Sort(own.algorithms)
-		own.algorithms = slices.Compact(own.algorithms)
+		own.survey()
 		own.parts, own.impatient = []Part{part}, own
 	}
 }

@@ -110,18 +110,7 @@ func (s *shard) recall(r quota.Request, now time.Time) (quota.Decision, bool) {
 		if known.policy != r.Policy || known.cost != r.Cost || !now.Before(known.until) {
 			continue
 		}
-		passed := now.Sub(known.at).Truncate(time.Microsecond)
-		d := known.decision
-		d.Now, d.Restarted = d.Now.Add(passed), 0
-		d.Limits = make([]quota.Standing, len(known.decision.Limits))
-		for i, l := range known.decision.Limits {
-			l.Next, l.Reset = max(0, l.Next-passed), max(0, l.Reset-passed)
-			if l.RetryAfter > 0 {
-				l.RetryAfter = max(time.Microsecond, l.RetryAfter-passed)
-			}
-			d.Limits[i] = l
-		}
-		return d, true
+		return known.decision.After(now.Sub(known.at).Truncate(time.Microsecond)), true
 	}
 	return quota.Decision{}, false
 }

@@ -64,7 +64,7 @@ func (s *Store) Local() int64 { return s.local.Load() }
 // Spend decides from the node's block, and takes another where that is too small.
 // What is no plain charge, or names its moment, asks the store.
 func (s *Store) Spend(ctx context.Context, r quota.Request) (quota.Decision, error) {
-	if r.Policy == nil || r.Check() != nil || r.Cost < 1 || r.UpTo || !r.Now.IsZero() || r.Policy.Lease() == (quota.Lease{}) {
+	if r.Policy == nil || r.Cost < 1 || r.UpTo || !r.Now.IsZero() || r.Policy.Lease() == (quota.Lease{}) || r.Check() != nil {
 		return s.Store.Spend(ctx, r)
 	}
 	b := s.block(holder{r.Policy, r.Scope, r.Identity})
@@ -125,9 +125,7 @@ func (s *Store) fetch(ctx context.Context, b *block, r quota.Request) (quota.Dec
 	s.giveBack(ctx, r, back)
 	asked := time.Now()
 	if size <= r.Cost {
-		d, err := s.Store.Spend(ctx, r)
-		b.hold(r, d, 0, asked)
-		return d, err
+		return s.plain(ctx, b, r, asked)
 	}
 	more := r
 	more.Cost, more.UpTo = size, true
@@ -137,9 +135,7 @@ func (s *Store) fetch(ctx context.Context, b *block, r quota.Request) (quota.Dec
 	}
 	if d.Charged < r.Cost { // the store says what its refusal is
 		s.giveBack(ctx, r, remainder{d.Charged, d})
-		d, err = s.Store.Spend(ctx, r)
-		b.hold(r, d, 0, asked)
-		return d, err
+		return s.plain(ctx, b, r, asked)
 	}
 	b.Lock()
 	defer b.Unlock()
@@ -147,14 +143,16 @@ func (s *Store) fetch(ctx context.Context, b *block, r quota.Request) (quota.Dec
 	return b.decision(r.Cost, time.Now()), nil
 }
 
-// hold notes what the store has said, for the size of the next block.
-func (b *block) hold(r quota.Request, d quota.Decision, left int64, asked time.Time) {
-	if d.State == quota.Unknown {
-		return
+// plain asks the store for the request alone, and notes what it says, for the size
+// of the next block.
+func (s *Store) plain(ctx context.Context, b *block, r quota.Request, asked time.Time) (quota.Decision, error) {
+	d, err := s.Store.Spend(ctx, r)
+	if d.State != quota.Unknown {
+		b.Lock()
+		defer b.Unlock()
+		b.take(r, d, 0, asked)
 	}
-	b.Lock()
-	defer b.Unlock()
-	b.take(r, d, left, asked)
+	return d, err
 }
 
 // margin is for clocks that run at different speeds: a block is void so much
@@ -190,17 +188,12 @@ func (b *block) size(lease quota.Lease) int64 {
 
 // decision is that of a request whose cost has been taken off the block.
 func (b *block) decision(cost int64, now time.Time) quota.Decision {
-	passed := max(0, now.Sub(b.taken).Truncate(time.Microsecond))
-	d := b.grant
-	d.State, d.Charged, d.Restarted, d.Now = quota.Allowed, cost, 0, d.Now.Add(passed)
-	d.Limits = make([]quota.Standing, len(b.grant.Limits))
-	for i, l := range b.grant.Limits {
-		l.Remaining += b.left
-		l.Next, l.Reset = max(0, l.Next-passed), max(0, l.Reset-passed)
-		if l.Remaining == 0 {
+	d := b.grant.After(max(0, now.Sub(b.taken).Truncate(time.Microsecond)))
+	d.State, d.Charged = quota.Allowed, cost
+	for i := range d.Limits {
+		if d.Limits[i].Remaining += b.left; d.Limits[i].Remaining == 0 {
 			d.State = quota.HitQuota
 		}
-		d.Limits[i] = l
 	}
 	return d
 }

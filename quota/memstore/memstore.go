@@ -100,6 +100,15 @@ type holding struct {
 
 func (h holding) entry() *entry { return h.store.shards[h.shard].entries[h.key] }
 
+// copy copies the counters of the limits that count this identity.
+func (h holding) copy(to, from map[string]quota.Counter) {
+	for _, rule := range h.part.Policy.Rules() {
+		if c, found := from[rule.Limit.Name]; found {
+			to[rule.Limit.Name] = c
+		}
+	}
+}
+
 func (e entries) unlock() {
 	for i, h := range e {
 		if i == 0 || e[i-1].shard != h.shard {
@@ -117,11 +126,7 @@ func (e entries) spend(r quota.Request, now int64) quota.Decision {
 		own := charged
 		if len(e) > 1 {
 			own = make(map[string]quota.Counter, len(h.part.Limits))
-			for _, rule := range h.part.Policy.Rules() {
-				if c, found := charged[rule.Limit.Name]; found {
-					own[rule.Limit.Name] = c
-				}
-			}
+			h.copy(own, charged)
 		}
 		if len(own) > 0 {
 			h.store.shards[h.shard].keep(h.key, own, now)
@@ -141,11 +146,7 @@ func (e entries) counters() map[string]quota.Counter {
 	all := map[string]quota.Counter{}
 	for _, h := range e {
 		if own := h.entry(); own != nil {
-			for _, rule := range h.part.Policy.Rules() {
-				if c, found := own.counters[rule.Limit.Name]; found {
-					all[rule.Limit.Name] = c
-				}
-			}
+			h.copy(all, own.counters)
 		}
 	}
 	return all

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -273,19 +274,6 @@ func mode(r quota.Request) string {
 	return b.String()
 }
 
-func (c *call) script() *redis.Script { return c.prepared.script }
-
-func (c *call) keys() []string {
-	keys := make([]string, len(c.names))
-	for i, name := range c.names {
-		keys[i] = name.(string)
-	}
-	return keys
-}
-
-// values are ARGV.
-func (c *call) values() []any { return c.args[3+len(c.names):] }
-
 // read decides the seats by a reply in RESP.
 func (c *call) read(raw []byte, s *Store) error {
 	var room [4 * (header + 3*perLimit)]int64
@@ -296,8 +284,14 @@ func (c *call) read(raw []byte, s *Store) error {
 	return c.deal(numbers, s)
 }
 
-func (c *call) readValues(command *redis.Cmd, s *Store) error {
-	numbers, err := command.Int64Slice()
+// runText sends the script's text with the call, and decides the seats by its reply.
+func (c *call) runText(ctx context.Context, s *Store) error {
+	keys := make([]string, len(c.names))
+	for i, name := range c.names {
+		keys[i] = name.(string)
+	}
+	argv := c.args[3+len(c.names):]
+	numbers, err := c.prepared.script.Eval(ctx, s.client, keys, argv...).Int64Slice()
 	if err != nil {
 		return unavailable(err)
 	}

@@ -152,11 +152,11 @@ func (l *line) land(ctx context.Context, c *call, raw []byte, err error) {
 		err = c.read(raw, l.store)
 	}
 	if errors.Is(err, errNoScript) {
-		err = c.readValues(c.script().Eval(ctx, l.store.client, c.keys(), c.values()...), l.store)
+		err = c.runText(ctx, l.store)
 	}
 	if errors.Is(err, errOutOfBounds) {
 		c.arguments(l.store)
-		err = c.readValues(c.script().Eval(ctx, l.store.client, c.keys(), c.values()...), l.store)
+		err = c.runText(ctx, l.store)
 	}
 	c.arrive(err)
 }
