@@ -1,19 +1,15 @@
 package e2e
 
 import (
-	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
+	"kong-quota/internal/realkong"
 	"kong-quota/internal/testredis"
 )
 
@@ -114,17 +110,7 @@ func (s story) play(t *testing.T, g storyGateway) {
 		}
 	}
 	for i, step := range s.steps {
-		request, err := http.NewRequest(http.MethodGet, g.proxy+step.path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if step.key != "" {
-			request.Header.Set("apikey", step.key)
-		}
-		for j := 0; j+1 < len(step.headers); j += 2 {
-			request.Header.Set(step.headers[j], step.headers[j+1])
-		}
-		a := do(t, http.DefaultClient, request)
+		a := get(t, g.proxy+step.path, step.key, step.headers...)
 		if a.status != step.status {
 			t.Errorf("step %d: status %d, want %d; body %s", i+1, a.status, step.status, a.body)
 		}
@@ -135,8 +121,7 @@ func (s story) play(t *testing.T, g storyGateway) {
 	}
 }
 
-// startKong starts a DB-less Kong as docs and chart say: with one worker, and the
-// plugin server as its child.
+// startKong starts a Kong with an upstream and a Redis of its own.
 func startKong(t *testing.T, command, plugins string) storyGateway {
 	t.Helper()
 	var mu sync.Mutex
@@ -149,51 +134,19 @@ func startKong(t *testing.T, command, plugins string) storyGateway {
 	}))
 	t.Cleanup(upstream.Close)
 	redis := testredis.Start(t)
-	prefix, err := os.MkdirTemp("", "kong")
-	if err != nil {
+	env := filepath.Join(t.TempDir(), "quota.env")
+	if err := os.WriteFile(env, []byte("QUOTA_REDIS_ADDRESS="+redis.Address()+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(prefix) })
-	write := func(name, text string) string {
-		t.Helper()
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	config := write("kong.yml", strings.ReplaceAll(entities+plugins, "http://upstream:80", upstream.URL))
-	env := write("quota.env", "QUOTA_REDIS_ADDRESS="+redis.Address()+"\n")
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
-	cmd := exec.Command(command, "start", "-p", prefix)
-	cmd.Env = append(os.Environ(),
-		"KONG_DATABASE=off", "KONG_DECLARATIVE_CONFIG="+config, "KONG_PROXY_LISTEN="+address, "KONG_ADMIN_LISTEN=off",
-		"KONG_NGINX_DAEMON=off", "KONG_NGINX_WORKER_PROCESSES=1", "KONG_PLUGINS=bundled,quota", "KONG_PLUGINSERVER_NAMES=quota",
-		"KONG_PLUGINSERVER_QUOTA_SOCKET="+filepath.Join(prefix, "quota.socket"),
-		fmt.Sprintf("KONG_PLUGINSERVER_QUOTA_QUERY_CMD=%s -kong-prefix %s -dump", pluginBinary, prefix),
-		fmt.Sprintf("KONG_PLUGINSERVER_QUOTA_START_CMD=%s -kong-prefix %s -env-file %s", pluginBinary, prefix, env))
 	log := &buffer{}
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	proxy, stop, err := realkong.Start(realkong.Options{
+		Command: command, Config: strings.ReplaceAll(entities+plugins, "http://upstream:80", upstream.URL), Plugin: pluginBinary, EnvFile: env, Log: log,
+	})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() })
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		// A route that does not exist is answered by Kong alone.
-		if answer, err := http.Get("http://" + address + "/nowhere"); err == nil {
-			_ = answer.Body.Close()
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("Kong does not answer\n%s", log)
-		}
-	}
-	return storyGateway{"http://" + address, func() http.Header {
+	t.Cleanup(stop)
+	return storyGateway{proxy, func() http.Header {
 		mu.Lock()
 		defer mu.Unlock()
 		return seen

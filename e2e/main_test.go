@@ -150,9 +150,14 @@ type answer struct {
 // get sends a request; more are further headers, name and value in turn.
 func (k *kong) get(path, key string, more ...string) answer {
 	k.t.Helper()
-	request, err := http.NewRequest(http.MethodGet, k.ProxyURL()+path, nil)
+	return get(k.t, k.ProxyURL()+path, key, more...)
+}
+
+func get(t *testing.T, url, key string, more ...string) answer {
+	t.Helper()
+	request, err := http.NewRequest(http.MethodGet, url, nil)
 	if err != nil {
-		k.t.Fatal(err)
+		t.Fatal(err)
 	}
 	if key != "" {
 		request.Header.Set("apikey", key)
@@ -160,7 +165,7 @@ func (k *kong) get(path, key string, more ...string) answer {
 	for i := 0; i+1 < len(more); i += 2 {
 		request.Header.Set(more[i], more[i+1])
 	}
-	return do(k.t, http.DefaultClient, request)
+	return do(t, http.DefaultClient, request)
 }
 
 func do(t *testing.T, client *http.Client, request *http.Request) answer {

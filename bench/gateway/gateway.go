@@ -14,15 +14,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
+	"kong-quota/bench/load"
 	"kong-quota/bench/report"
 	"kong-quota/bench/server"
 	"kong-quota/internal/devkong"
+	"kong-quota/internal/realkong"
 )
 
 //go:embed kong.yml
@@ -149,46 +148,15 @@ func kongCommand() string {
 	return command
 }
 
-// startKong starts a DB-less Kong with one worker and kong.yml, whose addresses are
-// replaced by those of this machine.
+// startKong starts a Kong with kong.yml, whose addresses are replaced by those of
+// this machine.
 func startKong(command, folder, upstream, redis, env string) (proxy string, stop func(), err error) {
 	host, port, err := net.SplitHostPort(redis)
 	if err != nil {
 		return "", nil, err
 	}
 	text := strings.NewReplacer("upstream:8080", upstream, "redis: { host: redis }", fmt.Sprintf("redis: { host: %s, port: %s }", host, port)).Replace(config)
-	file, prefix := filepath.Join(folder, "kong.yml"), filepath.Join(folder, "kong")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return "", nil, err
-	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, err
-	}
-	address := free.Addr().String()
-	_ = free.Close()
-	quota := filepath.Join(folder, "quota")
-	cmd := exec.Command(command, "start", "-p", prefix)
-	cmd.Env = append(os.Environ(),
-		"KONG_DATABASE=off", "KONG_DECLARATIVE_CONFIG="+file, "KONG_PROXY_LISTEN="+address, "KONG_ADMIN_LISTEN=off",
-		"KONG_NGINX_DAEMON=off", "KONG_NGINX_WORKER_PROCESSES=1", "KONG_PROXY_ACCESS_LOG=off",
-		"KONG_PLUGINS=bundled,quota", "KONG_PLUGINSERVER_NAMES=quota", "KONG_PLUGINSERVER_QUOTA_SOCKET="+filepath.Join(prefix, "quota.socket"),
-		"KONG_PLUGINSERVER_QUOTA_QUERY_CMD="+quota+" -kong-prefix "+prefix+" -dump",
-		"KONG_PLUGINSERVER_QUOTA_START_CMD="+quota+" -kong-prefix "+prefix+" -env-file "+env)
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return "", nil, err
-	}
-	stop = func() { _ = cmd.Process.Signal(syscall.SIGTERM); _ = cmd.Wait() }
-	for range 300 {
-		if answer, err := http.Get("http://" + address + "/none"); err == nil {
-			_ = answer.Body.Close()
-			return "http://" + address, stop, nil
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	stop()
-	return "", nil, fmt.Errorf("%s does not answer at %s", command, address)
+	return realkong.Start(realkong.Options{Command: command, Config: text, Plugin: filepath.Join(folder, "quota"), EnvFile: env, Log: os.Stderr})
 }
 
 func run(rounds int, progress func(string), through string, subjects []subject) (report.Section, error) {
@@ -254,32 +222,10 @@ func measure(s subject, out *outcome) error {
 	if err := get(); err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	took := make([][]time.Duration, connections)
-	failed := make([]error, connections)
-	start := time.Now()
-	for i := range connections {
-		wg.Go(func() {
-			for last := start; last.Sub(start) < duration; {
-				if failed[i] = get(); failed[i] != nil {
-					return
-				}
-				now := time.Now()
-				took[i] = append(took[i], now.Sub(last))
-				last = now
-			}
-		})
+	result, err := load.Run(connections, duration, func(int) error { return get() })
+	if err != nil {
+		return err
 	}
-	wg.Wait()
-	elapsed := time.Since(start)
-	for _, err := range failed {
-		if err != nil {
-			return err
-		}
-	}
-	all := slices.Concat(took...)
-	slices.Sort(all)
-	out.rate = append(out.rate, float64(len(all))/elapsed.Seconds())
-	out.p99 = append(out.p99, float64(all[len(all)*99/100].Microseconds())/1000)
+	out.rate, out.p99 = append(out.rate, result.Rate), append(out.p99, result.P99)
 	return nil
 }

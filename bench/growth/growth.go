@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"regexp"
 	"runtime"
 	"strconv"
 	"sync"
@@ -122,23 +121,12 @@ func decide(client *redis.Client, l *quota.Limiter, key func() string) (micros f
 			return 0, err
 		}
 	}
-	info, err := client.Info(ctx, "commandstats").Result()
-	if err != nil {
-		return 0, err
-	}
-	found := regexp.MustCompile(`cmdstat_evalsha:calls=\d+,usec=\d+,usec_per_call=([\d.]+)`).FindStringSubmatch(info)
-	if found == nil {
-		return 0, fmt.Errorf("no evalsha in %q", info)
-	}
-	return strconv.ParseFloat(found[1], 64)
+	return server.Info(client, "commandstats", `cmdstat_evalsha:calls=\d+,usec=\d+,usec_per_call=([\d.]+)`)
 }
 
 func used(client *redis.Client) (int64, error) {
-	info, err := client.Info(context.Background(), "memory").Result()
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(regexp.MustCompile(`used_memory:(\d+)`).FindStringSubmatch(info)[1], 10, 64)
+	bytes, err := server.Info(client, "memory", `used_memory:(\d+)`)
+	return int64(bytes), err
 }
 
 func instances(progress func(string)) (report.Section, error) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"regexp"
 	"runtime"
 	"strconv"
 	"strings"
@@ -179,15 +178,7 @@ func hot(client *redis.Client, s subject, n int) (rate, together float64, err er
 	}
 	wg.Wait()
 	elapsed := time.Since(start)
-	info, err := client.Info(ctx, "commandstats").Result()
-	if err != nil {
-		return 0, 0, err
-	}
-	found := regexp.MustCompile(`cmdstat_evalsha:calls=(\d+)`).FindStringSubmatch(info)
-	if found == nil {
-		return 0, 0, fmt.Errorf("no evalsha in %q", info)
-	}
-	calls, err := strconv.ParseFloat(found[1], 64)
+	calls, err := server.Info(client, "commandstats", `cmdstat_evalsha:calls=(\d+)`)
 	return float64(passed.Load()) / elapsed.Seconds(), float64(passed.Load()) / calls, err
 }
 
@@ -272,18 +263,7 @@ func measure(client *redis.Client, s subject, w workload, names []string, out *o
 
 // processor is Redis' CPU time so far, in seconds.
 func processor(client *redis.Client) (seconds float64, err error) {
-	info, err := client.Info(context.Background(), "cpu").Result()
-	if err != nil {
-		return 0, err
-	}
-	for _, found := range regexp.MustCompile(`used_cpu_(?:sys|user):([\d.]+)`).FindAllStringSubmatch(info, -1) {
-		n, err := strconv.ParseFloat(found[1], 64)
-		if err != nil {
-			return 0, err
-		}
-		seconds += n
-	}
-	return seconds, nil
+	return server.Info(client, "cpu", `used_cpu_(?:sys|user):([\d.]+)`)
 }
 
 func ours(name string, times int, wrap func(quota.Store) quota.Store, limits ...quota.Limit) subject {

@@ -7,7 +7,6 @@ package redistime
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -137,17 +136,9 @@ func (s *subject) measure(ctx context.Context, client *redis.Client) error {
 			return fmt.Errorf("request %d was refused", i)
 		}
 	}
-	info, err := client.Info(ctx, "commandstats").Result()
-	if err != nil {
-		return err
-	}
 	var total float64
 	for _, command := range s.commands {
-		found := regexp.MustCompile(`cmdstat_` + command + `:calls=\d+,usec=(\d+)`).FindStringSubmatch(info)
-		if found == nil {
-			return fmt.Errorf("no %s was called", command)
-		}
-		micros, err := strconv.ParseFloat(found[1], 64)
+		micros, err := server.Info(client, "commandstats", `cmdstat_`+command+`:calls=\d+,usec=(\d+)`)
 		if err != nil {
 			return err
 		}

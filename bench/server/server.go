@@ -6,11 +6,33 @@ import (
 	"fmt"
 	"net"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
+
+// Info adds up the numbers in a section of INFO that the pattern has as its first
+// group. It is an error if there is none.
+func Info(client *redis.Client, section, pattern string) (sum float64, err error) {
+	text, err := client.Info(context.Background(), section).Result()
+	if err != nil {
+		return 0, err
+	}
+	found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
+	if found == nil {
+		return 0, fmt.Errorf("INFO %s has no %s", section, pattern)
+	}
+	for _, match := range found {
+		n, err := strconv.ParseFloat(match[1], 64)
+		if err != nil {
+			return 0, fmt.Errorf("INFO %s: %w", section, err)
+		}
+		sum += n
+	}
+	return sum, nil
+}
 
 // Start starts a redis-server without persistence on a free port.
 func Start() (client *redis.Client, stop func(), err error) {

@@ -13,14 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	pb "github.com/Kong/go-pdk/server/kong_plugin_protocol"
 	"google.golang.org/protobuf/proto"
 
+	"kong-quota/bench/load"
 	"kong-quota/bench/report"
 )
 
@@ -99,38 +98,16 @@ func measure(folder, server string, calls int, out *outcome) error {
 	if err != nil {
 		return err
 	}
-	var wg sync.WaitGroup
-	took := make([][]time.Duration, connections)
-	failed := make([]error, connections)
-	start := time.Now()
-	for i, k := range all {
-		wg.Go(func() {
-			for last := start; last.Sub(start) < duration; {
-				if failed[i] = k.event(); failed[i] != nil {
-					return
-				}
-				now := time.Now()
-				took[i] = append(took[i], now.Sub(last))
-				last = now
-			}
-		})
+	result, err := load.Run(connections, duration, func(i int) error { return all[i].event() })
+	if err != nil {
+		return err
 	}
-	wg.Wait()
-	elapsed := time.Since(start)
 	after, err := syscalls(cmd.Process.Pid)
 	if err != nil {
 		return err
 	}
-	for _, err := range failed {
-		if err != nil {
-			return err
-		}
-	}
-	events := slices.Concat(took...)
-	slices.Sort(events)
-	out.rate = append(out.rate, float64(len(events))/elapsed.Seconds())
-	out.p99 = append(out.p99, float64(events[len(events)*99/100].Microseconds())/1000)
-	out.syscalls = append(out.syscalls, float64(after-before)/float64(len(events)))
+	out.rate, out.p99 = append(out.rate, result.Rate), append(out.p99, result.P99)
+	out.syscalls = append(out.syscalls, float64(after-before)/float64(result.Requests))
 	return nil
 }
 
