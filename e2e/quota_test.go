@@ -499,6 +499,34 @@ func TestConnectionsToRedis(t *testing.T) {
 	}
 }
 
+// The same plugin on a Redis Cluster, and on the master that a Sentinel names.
+func TestClusterAndSentinels(t *testing.T) {
+	const plugins = `
+- name: quota
+  service: s
+  config:
+    on_error: deny
+    timeout: 5000
+    limits:
+    - { name: own, limit: 5, window: hour }
+    - { name: shared, limit: 3, window: hour, identify: [service] }
+`
+	servers := testredis.StartWatched(t, "s3cret", "sentinels-own")
+	for name, settings := range map[string][]string{
+		"Cluster":  {"QUOTA_REDIS_CLUSTER=true", "QUOTA_REDIS_ADDRESS=" + strings.Join(testredis.StartCluster(t).Options().Addrs, ",")},
+		"Sentinel": {"QUOTA_REDIS_SENTINEL_MASTER=" + servers.Name, "QUOTA_REDIS_ADDRESS=" + servers.Sentinel.Address(), "QUOTA_REDIS_PASSWORD=s3cret", "QUOTA_REDIS_SENTINEL_PASSWORD=sentinels-own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := start(t, plugins, settings...)
+			k.expect("/key", "alice", "200 2, 200 1")
+			k.expect("/key", "bob", "200 0, 429 0")
+			if log := k.log.String(); strings.Contains(log, "s3cret") || strings.Contains(log, "sentinels-own") {
+				t.Errorf("a password is in the log:\n%s", log)
+			}
+		})
+	}
+}
+
 // SIGTERM lets requests finish; a stale socket is no obstacle.
 func TestStopAndStaleSocket(t *testing.T) {
 	k, _ := startWithRedis(t, `

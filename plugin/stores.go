@@ -67,6 +67,9 @@ func (s *stores) forInstance(c RedisConfig) (quota.Store, error) {
 	if c.Database != nil {
 		connection.Database = *c.Database
 	}
+	if connection.Cluster && connection.Database != 0 {
+		return nil, &quota.FieldError{Field: "redis.database", Value: connection.Database, Rule: "must be 0: this process' Redis is a Cluster (QUOTA_REDIS_CLUSTER), which has no other"}
+	}
 	if connection == own {
 		return s.own, nil
 	}
@@ -154,7 +157,7 @@ type reported struct {
 
 // greet says at once whether the server is there. Requests find it whenever it
 // comes.
-func (r *reported) greet(client *redis.Client, timeout time.Duration) {
+func (r *reported) greet(client redis.UniversalClient, timeout time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	if err := client.Ping(ctx).Err(); err != nil {

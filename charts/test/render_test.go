@@ -259,6 +259,19 @@ func checkPod(t *testing.T, all []any, spec core.PodSpec) {
 		if v.ConfigMap != nil {
 			find(t, all, func(c *core.ConfigMap) bool { return c.Name == v.ConfigMap.Name })
 		}
+		if v.Projected != nil {
+			for _, source := range v.Projected.Sources {
+				if !strings.HasPrefix(source.Secret.Name, "r-kong-quota") {
+					continue // somebody's own
+				}
+				secret := find(t, all, func(s *core.Secret) bool { return s.Name == source.Secret.Name })
+				for _, item := range source.Secret.Items {
+					if secret.StringData[item.Key] == "" {
+						t.Errorf("volume %s: %s has no key %s", v.Name, secret.Name, item.Key)
+					}
+				}
+			}
+		}
 		if v.Secret != nil && strings.HasPrefix(v.Secret.SecretName, "r-kong-quota") {
 			find(t, all, func(s *core.Secret) bool { return s.Name == v.Secret.SecretName })
 		}
@@ -311,6 +324,11 @@ func TestConditionals(t *testing.T) {
 		"own Kong config":      {base + "kong: { existingSecret: mine }", "secretName: mine", "kong.yml: |"},
 		"no service account":   {base + "serviceAccount: { create: false, name: given }", "serviceAccountName: given", "kind: ServiceAccount"},
 		"database":             {"redis: { address: \"redis:6379\", database: 4 }", `QUOTA_REDIS_DATABASE="4"`, ""},
+		"Cluster":              {"redis: { address: \"a:1,b:2\", cluster: true }", `QUOTA_REDIS_CLUSTER="true"`, "SENTINEL"},
+		"Sentinels":            {"redis: { address: \"a:1,b:2\", sentinel: { master: m } }", `QUOTA_REDIS_SENTINEL_MASTER="m"`, "SENTINEL_PASSWORD"},
+		"Sentinels, password":  {"redis: { address: \"a:1\", sentinel: { master: m, existingSecret: s, existingSecretKey: k } }", "secret: { name: s, items: [ { key: k, path: sentinel-password } ] }", "redis-password }"},
+		"two passwords":        {"redis: { address: \"a:1\", password: p, sentinel: { master: m, username: u, password: q } }", `sentinel-password: "q"`, ""},
+		"ports of Redis":       {"redis: { address: \"a:26379,b:26379\", sentinel: { master: m } }\nnetworkPolicy: { enabled: true, redisPorts: [6379] }", "    - { port: 6379 }\n    - { port: 26379 }\n  - to:", ""},
 		"TLS":                  {"redis: { address: \"redis:6379\", tls: { enabled: true, existingSecret: s } }", "QUOTA_REDIS_TLS_CA_FILE=/etc/kong-quota/tls/ca.crt", "CERT_FILE"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -333,15 +351,21 @@ func TestConditionals(t *testing.T) {
 func TestBadValues(t *testing.T) {
 	for values, want := range map[string]string{
 		``: "redis.address must be set, host:port of your Redis, or trial.enabled for a small one in the cluster",
-		"trial: { enabled: true }\nredis: { address: \"r:1\" }":       "redis.address and trial.enabled exclude each other",
-		"trial: { enabled: true }\nredis: { tls: { enabled: true } }": "trial.enabled: the trial Redis has no TLS",
-		"trial: { enabled: true }\nredis: { username: u }":            "trial.enabled: the trial Redis has the default user only",
-		"redis: { address: \"r:1\", password: p, existingSecret: s }": "redis.password and redis.existingSecret exclude each other",
-		"redis: { address: \"r:1\" }\nsettings: { redis_address: x }": "settings.redis_address: set redis.* or metrics.* instead",
-		"redis: { address: \"r:1\" }\nmode: other":                    "at /mode: value must be one of gateway, sidecar, overlay",
-		"redis: { adress: \"r:1\" }":                                  "at /redis: additional properties adress not allowed",
-		"redis: { address: \"r:1\" }\nimage: { digest: latest }":      "digest",
-		"redis: { address: \"r:1\", database: -1 }":                   "database",
+		"trial: { enabled: true }\nredis: { address: \"r:1\" }":                                "redis.address and trial.enabled exclude each other",
+		"trial: { enabled: true }\nredis: { tls: { enabled: true } }":                          "trial.enabled: the trial Redis has no TLS",
+		"trial: { enabled: true }\nredis: { username: u }":                                     "trial.enabled: the trial Redis has the default user only",
+		"redis: { address: \"r:1\", password: p, existingSecret: s }":                          "redis.password and redis.existingSecret exclude each other",
+		"redis: { address: \"r:1\" }\nsettings: { redis_address: x }":                          "settings.redis_address: set redis.* or metrics.* instead",
+		"redis: { address: \"r:1\" }\nmode: other":                                             "at /mode: value must be one of gateway, sidecar, overlay",
+		"redis: { address: \"r:1,s:1\" }":                                                      "redis.address: several are for redis.cluster or redis.sentinel.master",
+		"redis: { address: \"r:1\", cluster: true, sentinel: { master: m } }":                  "redis.cluster and redis.sentinel.master exclude each other",
+		"redis: { address: \"r:1\", cluster: true, database: 2 }":                              "redis.database: a Redis Cluster has database 0 only",
+		"redis: { address: \"r:1\", sentinel: { password: p } }":                               "redis.sentinel: set master, the name of what the Sentinels watch",
+		"redis: { address: \"r:1\", sentinel: { master: m, password: p, existingSecret: s } }": "redis.sentinel.password and redis.sentinel.existingSecret exclude each other",
+		"trial: { enabled: true }\nredis: { cluster: true }":                                   "trial.enabled: the trial Redis is one server, without redis.cluster and redis.sentinel",
+		"redis: { adress: \"r:1\" }":                                                           "at /redis: additional properties adress not allowed",
+		"redis: { address: \"r:1\" }\nimage: { digest: latest }":                               "digest",
+		"redis: { address: \"r:1\", database: -1 }":                                            "database",
 	} {
 		if _, err := render(t, valuesOf(t, values)); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "'", ""), strings.ReplaceAll(want, "'", "")) {
 			t.Errorf("%s:\n got %v\nwant %s", values, err, want)
@@ -364,6 +388,7 @@ func TestChangesRoll(t *testing.T) {
 	before := template(base)
 	for _, change := range []string{
 		strings.Replace(base, "6379", "6380", 1), strings.Replace(base, "password: p", "password: q", 1),
+		strings.Replace(base, "password: p", "password: p, sentinel: { master: m }", 1),
 		base + "settings: { log_level: debug }", base + "kong: { config: { services: [] } }",
 	} {
 		if template(change) == before {

@@ -63,10 +63,11 @@ func (p pod) mount(all []any, volumes []core.Volume, mounts []core.VolumeMount) 
 			for name, text := range find(p.t, all, func(c *core.ConfigMap) bool { return c.Name == v.ConfigMap.Name }).Data {
 				p.write(m.MountPath+"/"+name, text)
 			}
-		case v.Secret != nil:
-			for name, text := range find(p.t, all, func(s *core.Secret) bool { return s.Name == v.Secret.SecretName }).StringData {
-				if strings.HasPrefix(m.MountPath, "/etc/kong-quota") {
-					p.write(m.MountPath+"/"+name, text)
+		case v.Projected != nil:
+			for _, source := range v.Projected.Sources {
+				secret := find(p.t, all, func(s *core.Secret) bool { return s.Name == source.Secret.Name })
+				for _, item := range source.Secret.Items {
+					p.write(m.MountPath+"/"+item.Path, secret.StringData[item.Key])
 				}
 			}
 		}

@@ -32,11 +32,17 @@ type Settings struct {
 	MemoryEntries int    `split_words:"true" default:"200000" desc:"identities that the memory store holds at most"`
 	Namespace     string `default:"quota" desc:"first word of every key in Redis"`
 
-	RedisAddress      string `split_words:"true" default:"127.0.0.1:6379" desc:"host:port of the Redis server"`
+	RedisAddress      string `split_words:"true" default:"127.0.0.1:6379" desc:"host:port of the Redis server; with a Cluster or Sentinels those of some of them, with commas between"`
 	RedisUsername     string `split_words:"true" desc:"ACL user; empty for Redis' default user"`
 	RedisPassword     string `split_words:"true" desc:"password of the user"`
 	RedisPasswordFile string `split_words:"true" desc:"file that holds the password, instead of QUOTA_REDIS_PASSWORD"`
 	RedisDatabase     int    `split_words:"true" default:"0" desc:"database number"`
+
+	RedisCluster              bool   `split_words:"true" default:"false" desc:"the servers are a Redis Cluster"`
+	RedisSentinelMaster       string `split_words:"true" desc:"name of the master that the Sentinels at QUOTA_REDIS_ADDRESS watch; empty without Sentinels"`
+	RedisSentinelUsername     string `split_words:"true" desc:"ACL user on the Sentinels"`
+	RedisSentinelPassword     string `split_words:"true" desc:"password on the Sentinels"`
+	RedisSentinelPasswordFile string `split_words:"true" desc:"file that holds the password on the Sentinels, instead of QUOTA_REDIS_SENTINEL_PASSWORD"`
 
 	RedisTLS           bool   `split_words:"true" default:"false" desc:"connect with TLS"`
 	RedisTLSServerName string `split_words:"true" desc:"name to verify in the server's certificate; empty for the host of the address"`
@@ -148,9 +154,7 @@ func (s *Settings) finish() error {
 	if s.Namespace == "" || strings.ContainsAny(s.Namespace, "{} \t\r\n") {
 		refuse("NAMESPACE", s.Namespace, "must be a word without braces and spaces")
 	}
-	if err := checkAddress(s.RedisAddress); err != nil {
-		refuse("REDIS_ADDRESS", s.RedisAddress, err.Error())
-	}
+	s.finishTopology(refuse)
 	if s.RedisDatabase < 0 {
 		refuse("REDIS_DATABASE", s.RedisDatabase, "must not be negative")
 	}
@@ -183,18 +187,57 @@ func (s *Settings) finish() error {
 	if _, err := s.level(); err != nil {
 		refuse("LOG_LEVEL", s.LogLevel, "must be debug, info, warn or error")
 	}
-	if s.RedisPasswordFile != "" {
-		if s.RedisPassword != "" {
-			refuse("REDIS_PASSWORD_FILE", s.RedisPasswordFile, "and QUOTA_REDIS_PASSWORD exclude each other")
+	for _, secret := range []struct {
+		name, file string
+		value      *string
+	}{
+		{"REDIS_PASSWORD", s.RedisPasswordFile, &s.RedisPassword},
+		{"REDIS_SENTINEL_PASSWORD", s.RedisSentinelPasswordFile, &s.RedisSentinelPassword},
+	} {
+		if secret.file == "" {
+			continue
 		}
-		secret, err := os.ReadFile(s.RedisPasswordFile)
+		if *secret.value != "" {
+			refuse(secret.name+"_FILE", secret.file, "and QUOTA_"+secret.name+" exclude each other")
+		}
+		text, err := os.ReadFile(secret.file)
 		if err != nil {
-			problems = append(problems, fmt.Errorf("%s_REDIS_PASSWORD_FILE: %w", Prefix, err))
+			problems = append(problems, fmt.Errorf("%s_%s_FILE: %w", Prefix, secret.name, err))
 		}
-		s.RedisPassword = strings.TrimRight(string(secret), "\r\n")
+		*secret.value = strings.TrimRight(string(text), "\r\n")
 	}
 	slices.SortFunc(problems, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(problems...)
+}
+
+// finishTopology checks what is different for one server, a Cluster and Sentinels.
+func (s *Settings) finishTopology(refuse func(name string, value any, rule string)) {
+	several := s.RedisCluster || s.RedisSentinelMaster != ""
+	for address := range strings.SplitSeq(s.RedisAddress, ",") {
+		if err := checkAddress(strings.TrimSpace(address)); err != nil {
+			refuse("REDIS_ADDRESS", s.RedisAddress, err.Error())
+			break
+		}
+	}
+	if !several && strings.Contains(s.RedisAddress, ",") {
+		refuse("REDIS_ADDRESS", s.RedisAddress, "must be one address without QUOTA_REDIS_CLUSTER and QUOTA_REDIS_SENTINEL_MASTER")
+	}
+	if s.RedisCluster && s.RedisSentinelMaster != "" {
+		refuse("REDIS_SENTINEL_MASTER", s.RedisSentinelMaster, "and QUOTA_REDIS_CLUSTER exclude each other")
+	}
+	if s.RedisCluster && s.RedisDatabase != 0 {
+		refuse("REDIS_DATABASE", s.RedisDatabase, "must be 0 on a Redis Cluster, which has no other")
+	}
+	if s.RedisSentinelMaster == "" {
+		for name, value := range map[string]string{"USERNAME": s.RedisSentinelUsername, "PASSWORD_FILE": s.RedisSentinelPasswordFile} {
+			if value != "" {
+				refuse("REDIS_SENTINEL_"+name, value, "needs QUOTA_REDIS_SENTINEL_MASTER")
+			}
+		}
+		if s.RedisSentinelPassword != "" {
+			refuse("REDIS_SENTINEL_PASSWORD", "(hidden)", "needs QUOTA_REDIS_SENTINEL_MASTER")
+		}
+	}
 }
 
 func checkAddress(address string) error {
@@ -222,10 +265,16 @@ func (s Settings) Level() slog.Level {
 // Connection is how to reach the process' Redis.
 func (s Settings) Connection() redisstore.Connection {
 	return redisstore.Connection{
-		Address:       s.RedisAddress,
-		Username:      s.RedisUsername,
-		Password:      s.RedisPassword,
-		Database:      s.RedisDatabase,
+		Address:  s.RedisAddress,
+		Username: s.RedisUsername,
+		Password: s.RedisPassword,
+		Database: s.RedisDatabase,
+
+		Cluster:          s.RedisCluster,
+		SentinelMaster:   s.RedisSentinelMaster,
+		SentinelUsername: s.RedisSentinelUsername,
+		SentinelPassword: s.RedisSentinelPassword,
+
 		TLS:           s.RedisTLS,
 		TLSServerName: s.RedisTLSServerName,
 		TLSSkipVerify: s.RedisTLSSkipVerify,
@@ -239,13 +288,13 @@ func (s Settings) Connection() redisstore.Connection {
 	}
 }
 
-// String lists the settings by their variables, without the password.
+// String lists the settings by their variables, without the passwords.
 func (s Settings) String() string {
 	v := reflect.ValueOf(s)
 	var b strings.Builder
 	for i, variable := range Names() {
 		value := fmt.Sprint(v.Field(i).Interface())
-		if v.Type().Field(i).Name == "RedisPassword" && value != "" {
+		if strings.HasSuffix(v.Type().Field(i).Name, "Password") && value != "" {
 			value = "(hidden)"
 		}
 		fmt.Fprintf(&b, "%s=%s\n", variable, value)

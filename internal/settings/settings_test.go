@@ -84,9 +84,32 @@ func TestEnvironmentOverFileAndSecretFile(t *testing.T) {
 	}
 }
 
+func TestTopologies(t *testing.T) {
+	password := write(t, "sentinels' own\n")
+	for want, env := range map[string]map[string]string{
+		"redis+cluster://a:1,b:2/":          {"ADDRESS": "a:1,b:2", "CLUSTER": "true"},
+		"redis+sentinel://u@a:1, b:2/one/3": {"ADDRESS": "a:1, b:2", "SENTINEL_MASTER": "one", "USERNAME": "u", "DATABASE": "3", "SENTINEL_PASSWORD_FILE": password},
+	} {
+		clear(t)
+		for k, v := range env {
+			t.Setenv("QUOTA_REDIS_"+k, v)
+		}
+		s, _, err := Load("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := s.Connection()
+		if c.String() != want || (c.SentinelPassword == "sentinels' own") != (env["SENTINEL_PASSWORD_FILE"] != "") {
+			t.Errorf("got %v %q, want %s", c, c.SentinelPassword, want)
+		}
+	}
+}
+
 func TestSecretsAreNotPrinted(t *testing.T) {
 	clear(t)
 	t.Setenv("QUOTA_REDIS_PASSWORD", "s3cret")
+	t.Setenv("QUOTA_REDIS_SENTINEL_MASTER", "m")
+	t.Setenv("QUOTA_REDIS_SENTINEL_PASSWORD", "s3cret too")
 	s, _, err := Load("")
 	if err != nil {
 		t.Fatal(err)
@@ -119,6 +142,15 @@ func TestBadSettings(t *testing.T) {
 		"secret":    {map[string]string{"REDIS_PASSWORD_FILE": "/nowhere"}, `QUOTA_REDIS_PASSWORD_FILE: open /nowhere: no such file or directory`},
 		"both": {map[string]string{"REDIS_PASSWORD_FILE": "/dev/null", "REDIS_PASSWORD": "p"},
 			`QUOTA_REDIS_PASSWORD_FILE: "/dev/null" and QUOTA_REDIS_PASSWORD exclude each other`},
+		"several": {map[string]string{"REDIS_ADDRESS": "a:1,b:1"},
+			`QUOTA_REDIS_ADDRESS: "a:1,b:1" must be one address without QUOTA_REDIS_CLUSTER and QUOTA_REDIS_SENTINEL_MASTER`},
+		"one of several": {map[string]string{"REDIS_ADDRESS": "a:1,b", "REDIS_CLUSTER": "true"}, `QUOTA_REDIS_ADDRESS: "a:1,b" must be host:port`},
+		"two topologies": {map[string]string{"REDIS_CLUSTER": "true", "REDIS_SENTINEL_MASTER": "m"},
+			`QUOTA_REDIS_SENTINEL_MASTER: "m" and QUOTA_REDIS_CLUSTER exclude each other`},
+		"cluster's database": {map[string]string{"REDIS_CLUSTER": "true", "REDIS_DATABASE": "1"},
+			`QUOTA_REDIS_DATABASE: 1 must be 0 on a Redis Cluster, which has no other`},
+		"no sentinels": {map[string]string{"REDIS_SENTINEL_USERNAME": "u", "REDIS_SENTINEL_PASSWORD": "s3cret"},
+			"QUOTA_REDIS_SENTINEL_PASSWORD: \"(hidden)\" needs QUOTA_REDIS_SENTINEL_MASTER\nQUOTA_REDIS_SENTINEL_USERNAME: \"u\" needs QUOTA_REDIS_SENTINEL_MASTER"},
 		"all together": {map[string]string{"STORE": "etcd", "LOG_LEVEL": "loud"},
 			"QUOTA_LOG_LEVEL: \"loud\" must be debug, info, warn or error\nQUOTA_STORE: \"etcd\" must be redis or memory"},
 	} {

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -27,19 +26,14 @@ func StartCluster(t testing.TB) *redis.ClusterClient {
 	}
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addresses, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { _ = client.Close() })
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		err := client.ForEachMaster(context.Background(), func(ctx context.Context, node *redis.Client) error {
+	until(t, "the cluster is up", func() error {
+		return client.ForEachMaster(context.Background(), func(ctx context.Context, node *redis.Client) error {
 			info, err := node.ClusterInfo(ctx).Result()
 			if err == nil && !strings.Contains(info, "cluster_state:ok") {
 				err = errors.New("a node does not see the cluster yet")
 			}
 			return err
 		})
-		if err == nil {
-			return client
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the cluster is not up after 30 s: %v", err)
-		}
-	}
+	})
+	return client
 }

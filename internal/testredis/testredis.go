@@ -3,6 +3,7 @@
 package testredis
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -19,6 +20,7 @@ import (
 type Server struct {
 	Port int
 	t    testing.TB
+	file string // configuration to start with; "" for none
 	args []string
 	cmd  *exec.Cmd
 	log  *os.File
@@ -55,9 +57,13 @@ func (s *Server) Restart() {
 		s.t.Fatal(err)
 	}
 	s.log = log
-	s.cmd = exec.Command("redis-server", append([]string{
-		"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir,
-	}, s.args...)...)
+	args := []string{"--port", strconv.Itoa(s.Port), "--bind", "127.0.0.1", "--dir", dir}
+	if s.file != "" {
+		args = append([]string{s.file}, args...)
+	} else {
+		args = append(args, "--save", "", "--appendonly", "no")
+	}
+	s.cmd = exec.Command("redis-server", append(args, s.args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := s.cmd.Start(); err != nil {
@@ -93,13 +99,13 @@ func (s *Server) signal(sig syscall.Signal) {
 
 func (s *Server) await() {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	until(s.t, fmt.Sprintf("redis-server on port %d answers", s.Port), func() error {
 		if s.answers() {
-			return
+			return nil
 		}
-	}
-	text, _ := os.ReadFile(s.log.Name())
-	s.t.Fatalf("redis-server on port %d did not answer within 30 s:\n%s", s.Port, text)
+		text, err := os.ReadFile(s.log.Name())
+		return errors.Join(fmt.Errorf("it does not; its log: %s", text), err)
+	})
 }
 
 // answers reports whether the server speaks: PONG, or an error where it wants a

@@ -6,18 +6,31 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Connection says how to reach a Redis server. It is comparable: equal
-// connections can share one client.
+// Connection says how to reach a Redis server, the servers of a Redis Cluster, or
+// the master that Sentinels know. It is comparable: equal connections can share one
+// client.
 type Connection struct {
-	Address  string // host:port
+	// Address is the server's host:port. On a Cluster it is a node's, and with a
+	// SentinelMaster a Sentinel's; there may be several then, with commas between,
+	// and one that answers is enough to find the others.
+	Address  string
 	Username string // ACL user; "" for the default user
 	Password string
-	Database int
+	Database int // 0 on a Cluster, which has no other
+
+	Cluster bool // the servers are a Redis Cluster
+
+	// SentinelMaster is the name by which the Sentinels at Address know the master;
+	// "" without Sentinels. They have users and passwords of their own.
+	SentinelMaster                     string
+	SentinelUsername, SentinelPassword string
 
 	TLS           bool
 	TLSServerName string // name to verify; "" for the host of Address
@@ -32,32 +45,47 @@ type Connection struct {
 	PoolSize                               int // connections at most; 0 for go-redis' default
 }
 
-// String names the server and hides the password.
+// String names the server and hides the passwords.
 func (c Connection) String() string {
 	scheme := "redis"
 	if c.TLS {
 		scheme = "rediss"
 	}
+	path := strconv.Itoa(c.Database)
+	switch {
+	case c.Cluster:
+		scheme, path = scheme+"+cluster", ""
+	case c.SentinelMaster != "":
+		scheme, path = scheme+"+sentinel", c.SentinelMaster+"/"+path
+	}
 	user := ""
 	if c.Username != "" {
 		user = c.Username + "@"
 	}
-	return fmt.Sprintf("%s://%s%s/%d", scheme, user, c.Address, c.Database)
+	return fmt.Sprintf("%s://%s%s/%s", scheme, user, c.Address, path)
 }
 
 // GoString hides the password from %#v too.
 func (c Connection) GoString() string { return c.String() }
 
 // Connect makes a client. It does not wait for the server, which may come later;
-// an error is about the files that the connection names.
+// an error is about the connection's fields and the files that they name.
 //
 // A call is tried twice at most, within the context's deadline. The second try
 // is for connections that the server has closed meanwhile; should a connection
 // break after the server has decided and before it has answered, that request is
-// charged twice, which never admits one too many.
-func Connect(c Connection) (*redis.Client, error) {
-	options := &redis.Options{
-		Addr:                  c.Address,
+// charged twice, which never admits one too many. On a Cluster a call follows as
+// many redirections as go-redis does by itself.
+func Connect(c Connection) (redis.UniversalClient, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	options := &redis.UniversalOptions{
+		Addrs:                 c.addresses(),
+		IsClusterMode:         c.Cluster,
+		MasterName:            c.SentinelMaster,
+		SentinelUsername:      c.SentinelUsername,
+		SentinelPassword:      c.SentinelPassword,
 		Username:              c.Username,
 		Password:              c.Password,
 		DB:                    c.Database,
@@ -77,7 +105,28 @@ func Connect(c Connection) (*redis.Client, error) {
 		}
 		options.TLSConfig = config
 	}
-	return redis.NewClient(options), nil
+	return redis.NewUniversalClient(options), nil
+}
+
+func (c Connection) addresses() []string {
+	all := strings.Split(c.Address, ",")
+	for i := range all {
+		all[i] = strings.TrimSpace(all[i])
+	}
+	return all
+}
+
+// check finds what go-redis would ignore, or understand in another way.
+func (c Connection) check() error {
+	switch {
+	case c.Cluster && c.SentinelMaster != "":
+		return fmt.Errorf("%s: a Redis Cluster has no Sentinels", c)
+	case c.Cluster && c.Database != 0:
+		return fmt.Errorf("%s: database %d: a Redis Cluster has database 0 only", c, c.Database)
+	case !c.Cluster && c.SentinelMaster == "" && strings.Contains(c.Address, ","):
+		return fmt.Errorf("%s: several addresses are for a Redis Cluster or Sentinels", c)
+	}
+	return nil
 }
 
 func (c Connection) tls() (*tls.Config, error) {

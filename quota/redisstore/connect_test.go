@@ -18,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"kong-quota/internal/testredis"
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
@@ -169,5 +171,148 @@ func TestTLS(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+func TestWhatGoRedisWouldIgnore(t *testing.T) {
+	for want, c := range map[string]redisstore.Connection{
+		"redis+cluster://a:1/: a Redis Cluster has no Sentinels":                              {Address: "a:1", Cluster: true, SentinelMaster: "m"},
+		"redis+cluster://a:1/: database 2: a Redis Cluster has database 0 only":               {Address: "a:1", Cluster: true, Database: 2},
+		"redis://a:1,b:1/0: several addresses are for a Redis Cluster or Sentinels":           {Address: "a:1,b:1"},
+		"TLS to rediss+sentinel://a:1/m/3: certificate authorities: open /none: no such file": {Address: "a:1", SentinelMaster: "m", Database: 3, TLS: true, TLSCAFile: "/none", Password: "x", SentinelPassword: "y"},
+	} {
+		if _, err := redisstore.Connect(c); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+// A Cluster is found by any of its nodes.
+func TestConnectToCluster(t *testing.T) {
+	nodes := testredis.StartCluster(t).Options().Addrs
+	if err := ask(t, redisstore.Connection{Address: "127.0.0.1:1, " + nodes[2], Cluster: true}); err != nil {
+		t.Error(err)
+	}
+}
+
+// While a slot moves to another node, and when it has, its counters go on.
+func TestSlotsThatMove(t *testing.T) {
+	cluster := testredis.StartCluster(t)
+	store := redisstore.New(cluster)
+	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	remaining := int64(-1)
+	spend := func(moment string) {
+		t.Helper()
+		d, err := store.Spend(ctx, request)
+		if err != nil {
+			t.Fatalf("%s: %v", moment, err)
+		}
+		if remaining != -1 && d.Limits[0].Remaining != remaining-1 {
+			t.Errorf("%s: %d remain after %d", moment, d.Limits[0].Remaining, remaining)
+		}
+		remaining = d.Limits[0].Remaining
+	}
+	do := func(node *redis.Client, args ...any) string {
+		t.Helper()
+		reply, err := node.Do(ctx, args...).Text()
+		if err != nil {
+			t.Fatalf("%v: %v", args, err)
+		}
+		return reply
+	}
+	spend("before")
+
+	var from, to *redis.Client
+	var key string
+	nodes := cluster.Options().Addrs
+	for _, address := range nodes {
+		node := redis.NewClient(&redis.Options{Addr: address})
+		t.Cleanup(func() { _ = node.Close() })
+		keys, err := node.Keys(ctx, "*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(keys) == 1 {
+			from, key = node, keys[0]
+		} else {
+			to = node
+		}
+	}
+	slot, err := from.ClusterKeySlot(ctx, key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fromID, toID := do(from, "cluster", "myid"), do(to, "cluster", "myid")
+	do(to, "cluster", "setslot", slot, "importing", fromID)
+	do(from, "cluster", "setslot", slot, "migrating", toID)
+	spend("the slot is moving, the key is still here")
+	host, port, _ := net.SplitHostPort(to.Options().Addr)
+	do(from, "migrate", host, port, key, 0, 5000)
+	spend("the slot is moving, the key is there")
+	do(to, "cluster", "setslot", slot, "node", toID)
+	do(from, "cluster", "setslot", slot, "node", toID)
+	spend("the slot has moved")
+	spend("the slot has moved, and the client knows")
+}
+
+// When the master is lost, Sentinel makes its replica the master, and the counters
+// go on from what the replica had.
+func TestSentinelFailover(t *testing.T) {
+	servers := testredis.StartWatched(t, "s3cret", "sentinels-own")
+	client, err := redisstore.Connect(redisstore.Connection{
+		Address: "127.0.0.1:1," + servers.Sentinel.Address(), SentinelMaster: servers.Name,
+		Password: "s3cret", SentinelPassword: "sentinels-own", DialTimeout: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	store := redisstore.New(client)
+	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	before, err := store.Spend(ctx, request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers.Synced()
+	servers.Master.Stop()
+	var after quota.Decision
+	for deadline := time.Now().Add(time.Minute); ; {
+		within, cancel := context.WithTimeout(ctx, time.Second)
+		after, err = store.Spend(within, request)
+		cancel()
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, quota.ErrUnavailable) {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no master within a minute: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if got := after.Limits[0].Remaining; got != before.Limits[0].Remaining-1 {
+		t.Errorf("%d remain after %d", got, before.Limits[0].Remaining)
+	}
+}
+
+// A master that became a replica is left for the new one, where an address leads to
+// either: the server says READONLY, and the next connection may reach another.
+func TestDemotedMaster(t *testing.T) {
+	servers := testredis.StartWatched(t, "", "")
+	client, err := redisstore.Connect(redisstore.Connection{Address: servers.Replica.Address()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close() }()
+	store := redisstore.New(client)
+	for range 2 { // the first sends the script's text
+		_, err = store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1})
+		if !errors.Is(err, quota.ErrUnavailable) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if stats := client.PoolStats(); stats.TotalConns != 0 {
+		t.Errorf("%d connections to it are kept", stats.TotalConns)
 	}
 }

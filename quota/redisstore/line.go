@@ -143,15 +143,15 @@ func (l *line) exchange(calls []*call) {
 }
 
 // land reads the reply to a call. What can be mended is sent once more: a script
-// that the server has lost, and boundaries around a clock that is more than a
-// window wrong.
+// that the server has lost, a call that is for another server, and boundaries around
+// a clock that is more than a window wrong.
 func (l *line) land(ctx context.Context, c *call, raw []byte, err error) {
 	if err != nil {
 		err = unavailable(err)
 	} else {
 		err = c.read(raw, l.store)
 	}
-	if errors.Is(err, errNoScript) {
+	if errors.Is(err, errNoScript) || errors.Is(err, errElsewhere) {
 		err = c.runText(ctx, l.store)
 	}
 	if errors.Is(err, errOutOfBounds) {

@@ -16,8 +16,22 @@ func key(namespace, scope string, id quota.Identity) string {
 	return namespace + ":" + scope + ":{" + string(id) + "}"
 }
 
-// errNoScript: the server does not have the script of that hash.
-var errNoScript = errors.New("NOSCRIPT")
+// Errors of a server that has not run the script, and of what to do then.
+var (
+	// errNoScript: it does not have the script of that hash.
+	errNoScript = errors.New("the server does not have the script")
+	// errElsewhere: another server decides, or this one in a moment. go-redis knows
+	// how to go on, but does not see it in a raw reply.
+	errElsewhere = errors.New("the server does not decide this now")
+)
+
+// notRun are the codes of Redis' errors for both. READONLY comes from a master
+// that became a replica, at the script's first write.
+var notRun = map[string]error{
+	"NOSCRIPT": errNoScript,
+	"MOVED":    errElsewhere, "ASK": errElsewhere, "TRYAGAIN": errElsewhere, "CLUSTERDOWN": errElsewhere,
+	"READONLY": errElsewhere, "MASTERDOWN": errElsewhere, "LOADING": errElsewhere,
+}
 
 // integers reads a flat array of integers in RESP, and appends them to numbers.
 func integers(raw []byte, numbers []int64) ([]int64, error) {
@@ -28,8 +42,9 @@ func integers(raw []byte, numbers []int64) ([]int64, error) {
 	switch line[0] {
 	case '*':
 	case '-':
-		if strings.HasPrefix(string(line), "-NOSCRIPT") {
-			return nil, errNoScript
+		code, _, _ := strings.Cut(string(line[1:]), " ")
+		if reason := notRun[code]; reason != nil {
+			return nil, reason
 		}
 		return nil, unavailable(errors.New(string(line[1:])))
 	default:

@@ -46,26 +46,63 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if .Values.redis.address -}}
 {{- fail "redis.address and trial.enabled exclude each other" -}}
 {{- end -}}
+{{- if or .Values.redis.cluster .Values.redis.sentinel.master -}}
+{{- fail "trial.enabled: the trial Redis is one server, without redis.cluster and redis.sentinel" -}}
+{{- end -}}
 {{ include "kong-quota.fullname" . }}-redis:6379
 {{- else -}}
-{{- required "redis.address must be set, host:port of your Redis, or trial.enabled for a small one in the cluster" .Values.redis.address -}}
+{{- $address := required "redis.address must be set, host:port of your Redis, or trial.enabled for a small one in the cluster" .Values.redis.address -}}
+{{- if and .Values.redis.cluster .Values.redis.sentinel.master -}}
+{{- fail "redis.cluster and redis.sentinel.master exclude each other" -}}
+{{- end -}}
+{{- if and (contains "," $address) (not .Values.redis.cluster) (not .Values.redis.sentinel.master) -}}
+{{- fail "redis.address: several are for redis.cluster or redis.sentinel.master" -}}
+{{- end -}}
+{{- if and .Values.redis.cluster .Values.redis.database -}}
+{{- fail "redis.database: a Redis Cluster has database 0 only" -}}
+{{- end -}}
+{{- with .Values.redis.sentinel -}}
+{{- if and (not .master) (or .username .password .existingSecret) -}}
+{{- fail "redis.sentinel: set master, the name of what the Sentinels watch" -}}
+{{- end -}}
+{{- end -}}
+{{ $address }}
 {{- end -}}
 {{- end -}}
 
-{{/* The Secret with Redis' password, "" where there is none. */}}
+{{/*
+The Secret with a password, "" where there is none. Arguments: root, what has the
+password (redis or redis.sentinel in the values), its name, its key in the Secret that
+is made of the values.
+*/}}
+{{- define "kong-quota.secret" -}}
+{{- $root := index . 0 }}{{ $of := index . 1 }}{{ $name := index . 2 -}}
+{{- if and $of.password $of.existingSecret -}}
+{{- fail (printf "%s.password and %s.existingSecret exclude each other" $name $name) -}}
+{{- end -}}
+{{- if $of.password -}}
+name: {{ include "kong-quota.fullname" $root }}-redis-password
+key: {{ index . 3 }}
+{{- else if $of.existingSecret -}}
+name: {{ $of.existingSecret }}
+key: {{ $of.existingSecretKey }}
+{{- end -}}
+{{- end -}}
+
 {{- define "kong-quota.redisSecret" -}}
-{{- if and .Values.redis.password .Values.redis.existingSecret -}}
-{{- fail "redis.password and redis.existingSecret exclude each other" -}}
-{{- end -}}
-{{- if .Values.redis.password -}}
-{{ include "kong-quota.fullname" . }}-redis-password
-{{- else -}}
-{{ .Values.redis.existingSecret }}
-{{- end -}}
+{{- include "kong-quota.secret" (list . .Values.redis "redis" "password") -}}
 {{- end -}}
 
-{{- define "kong-quota.redisSecretKey" -}}
-{{- ternary "password" .Values.redis.existingSecretKey (not (empty .Values.redis.password)) -}}
+{{- define "kong-quota.sentinelSecret" -}}
+{{- include "kong-quota.secret" (list . .Values.redis.sentinel "redis.sentinel" "sentinel-password") -}}
+{{- end -}}
+
+{{/*
+Changes when a password in the values does, so that the pods roll. Those who may look
+at pods see it, so it is made by scrypt (derivePassword), which is slow to guess by.
+*/}}
+{{- define "kong-quota.passwordsSum" -}}
+{{- derivePassword 1 "maximum" (list .Values.redis.password .Values.redis.sentinel.password | toJson) .Release.Name .Release.Namespace | sha256sum -}}
 {{- end -}}
 
 {{/*
@@ -78,7 +115,19 @@ QUOTA_REDIS_ADDRESS={{ include "kong-quota.redis" . | quote }}
 QUOTA_REDIS_USERNAME={{ . | quote }}
 {{- end }}
 {{- if include "kong-quota.redisSecret" . }}
-QUOTA_REDIS_PASSWORD_FILE=/etc/kong-quota/redis/{{ include "kong-quota.redisSecretKey" . }}
+QUOTA_REDIS_PASSWORD_FILE=/etc/kong-quota/secrets/redis-password
+{{- end }}
+{{- if .Values.redis.cluster }}
+QUOTA_REDIS_CLUSTER="true"
+{{- end }}
+{{- with .Values.redis.sentinel.master }}
+QUOTA_REDIS_SENTINEL_MASTER={{ . | quote }}
+{{- end }}
+{{- with .Values.redis.sentinel.username }}
+QUOTA_REDIS_SENTINEL_USERNAME={{ . | quote }}
+{{- end }}
+{{- if include "kong-quota.sentinelSecret" . }}
+QUOTA_REDIS_SENTINEL_PASSWORD_FILE=/etc/kong-quota/secrets/sentinel-password
 {{- end }}
 {{- with .Values.redis.database }}
 QUOTA_REDIS_DATABASE={{ . | quote }}
@@ -116,10 +165,18 @@ QUOTA_{{ $name | upper }}={{ $value | toString | quote }}
 - name: quota-env
   configMap:
     name: {{ include "kong-quota.fullname" . }}-env
-{{- with include "kong-quota.redisSecret" . }}
-- name: quota-redis
-  secret:
-    secretName: {{ . }}
+{{- $redis := include "kong-quota.redisSecret" . | fromYaml }}
+{{- $sentinel := include "kong-quota.sentinelSecret" . | fromYaml }}
+{{- if or $redis $sentinel }}
+- name: quota-secrets
+  projected:
+    sources:
+    {{- with $redis }}
+    - secret: { name: {{ .name }}, items: [ { key: {{ .key }}, path: redis-password } ] }
+    {{- end }}
+    {{- with $sentinel }}
+    - secret: { name: {{ .name }}, items: [ { key: {{ .key }}, path: sentinel-password } ] }
+    {{- end }}
 {{- end }}
 {{- if and .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
 - name: quota-tls
@@ -134,9 +191,9 @@ QUOTA_{{ $name | upper }}={{ $value | toString | quote }}
 - name: quota-env
   mountPath: /etc/kong-quota/env
   readOnly: true
-{{- if include "kong-quota.redisSecret" . }}
-- name: quota-redis
-  mountPath: /etc/kong-quota/redis
+{{- if or (include "kong-quota.redisSecret" .) (include "kong-quota.sentinelSecret" .) }}
+- name: quota-secrets
+  mountPath: /etc/kong-quota/secrets
   readOnly: true
 {{- end }}
 {{- if and .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
