@@ -61,10 +61,7 @@ func (i *Instance) compile(c Config, where placement, problems []error) error {
 	i.policy = policy
 	i.store = i.plugin.waiters.Shape(measured{store, time.Duration(c.Timeout) * time.Millisecond, i.plugin.metrics})
 	i.ids = newIdentities(c, policy, where)
-	i.scope = where.scope()
-	if c.Scope != "" {
-		i.scope = c.Scope
-	}
+	i.scope = c.scope(where)
 	i.answers = newAnswers(c, policy)
 	i.annotate = c.Mode == modeAnnotate
 	i.upstreamHeaders = c.UpstreamHeaders
@@ -80,6 +77,14 @@ func (i *Instance) Access(e *pluginserver.Event) { i.access(e.Context(), e) }
 
 // Close has nothing to close: connections to Redis outlive the instances.
 func (i *Instance) Close() {}
+
+// scope is where the quotas are counted.
+func (c Config) scope(where placement) string {
+	if c.Scope != "" {
+		return c.Scope
+	}
+	return where.scope()
+}
 
 func (c Config) policy() (*quota.Policy, error) {
 	limits := make([]quota.Limit, len(c.Limits))

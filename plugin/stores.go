@@ -46,37 +46,46 @@ func newStores(s settings.Settings, log *slog.Logger) (*stores, error) {
 	return all, err
 }
 
-// forInstance gives the store that an instance's redis record asks for.
-func (s *stores) forInstance(c RedisConfig) (quota.Store, error) {
-	own := s.settings.Connection()
-	connection := own
+// connection says which Redis an instance's redis record asks for.
+func connection(process settings.Settings, c RedisConfig) (redisstore.Connection, error) {
+	own := process.Connection()
+	wanted := own
 	switch {
 	case c.Host != "":
 		// The process' password is not for another host.
-		connection = redisstore.Connection{
+		wanted = redisstore.Connection{
 			Address: net.JoinHostPort(c.Host, strconv.Itoa(c.Port)), Username: c.Username, Password: c.Password,
 			TLS: c.SSL, TLSSkipVerify: c.SSL && !c.SSLVerify, TLSServerName: c.ServerName,
 			DialTimeout: own.DialTimeout, ReadTimeout: own.ReadTimeout, WriteTimeout: own.WriteTimeout, PoolSize: own.PoolSize,
 		}
 		if c.SSL {
-			connection.TLSCAFile, connection.TLSCertFile, connection.TLSKeyFile = own.TLSCAFile, own.TLSCertFile, own.TLSKeyFile
+			wanted.TLSCAFile, wanted.TLSCertFile, wanted.TLSKeyFile = own.TLSCAFile, own.TLSCertFile, own.TLSKeyFile
 		}
 	case c.Password != "":
-		connection.Username, connection.Password = c.Username, c.Password
+		wanted.Username, wanted.Password = c.Username, c.Password
 	}
 	if c.Database != nil {
-		connection.Database = *c.Database
+		wanted.Database = *c.Database
 	}
-	if connection.Cluster && connection.Database != 0 {
-		return nil, &quota.FieldError{Field: "redis.database", Value: connection.Database, Rule: "must be 0: this process' Redis is a Cluster (QUOTA_REDIS_CLUSTER), which has no other"}
+	if wanted.Cluster && wanted.Database != 0 {
+		return redisstore.Connection{}, &quota.FieldError{Field: "redis.database", Value: wanted.Database, Rule: "must be 0: this process' Redis is a Cluster (QUOTA_REDIS_CLUSTER), which has no other"}
 	}
-	if connection == own {
+	if process.Store == "memory" && c.Host == "" && wanted != own {
+		return redisstore.Connection{}, &quota.FieldError{Field: "redis.host", Value: c.Host, Rule: "must be set: this process has no Redis of its own (QUOTA_STORE=memory)"}
+	}
+	return wanted, nil
+}
+
+// forInstance gives the store that an instance's redis record asks for.
+func (s *stores) forInstance(c RedisConfig) (quota.Store, error) {
+	wanted, err := connection(s.settings, c)
+	if err != nil {
+		return nil, err
+	}
+	if wanted == s.settings.Connection() {
 		return s.own, nil
 	}
-	if s.settings.Store == "memory" && c.Host == "" {
-		return nil, &quota.FieldError{Field: "redis.host", Value: c.Host, Rule: "must be set: this process has no Redis of its own (QUOTA_STORE=memory)"}
-	}
-	return s.open(connection)
+	return s.open(wanted)
 }
 
 func (s *stores) open(c redisstore.Connection) (quota.Store, error) {

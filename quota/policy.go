@@ -166,6 +166,29 @@ func (p *Policy) divide() {
 	}
 }
 
+// Only is the policy of those limits that have one of the names, with the counters
+// that they have in this one; it counts one identity. It is nil if there are none.
+func (p *Policy) Only(names ...string) *Policy {
+	only := &Policy{}
+	part := Part{Policy: only}
+	for i, r := range p.rules {
+		if slices.Contains(names, r.Limit.Name) {
+			r.Identity = 0
+			only.rules = append(only.rules, r)
+			part.Limits = append(part.Limits, i)
+		}
+	}
+	if len(only.rules) == 0 {
+		return nil
+	}
+	only.survey()
+	only.parts, only.impatient = []Part{part}, only
+	if p.impatient != p {
+		only.impatient = p.impatient.Only(names...)
+	}
+	return only
+}
+
 func leased(limits []Limit) (n int) {
 	for _, l := range limits {
 		if l.Lease != (Lease{}) {

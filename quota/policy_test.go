@@ -330,3 +330,31 @@ func FuzzNewIdentity(f *testing.F) {
 		}
 	})
 }
+
+// Some of a policy's limits are those limits: they read and write the same counters.
+func TestOnly(t *testing.T) {
+	p, err := NewPolicy(
+		Limit{Name: "a", Limit: 5, Window: Per(time.Hour)},
+		Limit{Name: "b", Algorithm: GCRA, Limit: 5, Window: Per(time.Hour), MaxDelay: time.Second, Identity: "service"},
+		Limit{Name: "c", Limit: 5, Window: Window{Unit: Week}, Align: Calendar},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	only := p.Only("b", "c", "none")
+	rules := only.Rules()
+	if len(rules) != 2 || rules[0].Shape != p.Rules()[1].Shape || rules[1].Shape != p.Rules()[2].Shape || len(only.Others()) != 0 || !only.CountsOwn() {
+		t.Errorf("got %+v", rules)
+	}
+	if !only.Delays() || only.Impatient().Delays() || len(only.Impatient().Rules()) != 2 || p.Only("a").Delays() {
+		t.Error("the delay is not b's")
+	}
+	if p.Only("none") != nil {
+		t.Error("there is no such limit")
+	}
+	_, charged := p.Decide(map[string]Counter{}, 1e15, 2)
+	d, _ := p.Only("a").Decide(charged, 1e15, 0)
+	if len(d.Limits) != 1 || d.Limits[0].Remaining != 3 {
+		t.Errorf("got %+v", d)
+	}
+}

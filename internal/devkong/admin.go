@@ -33,7 +33,14 @@ func (g *Gateway) admin() http.Handler {
 	})
 	mux.HandleFunc("GET /services", func(w http.ResponseWriter, _ *http.Request) { replyList(w, g.state.Load().services) })
 	mux.HandleFunc("GET /routes", func(w http.ResponseWriter, _ *http.Request) { replyList(w, g.state.Load().routes) })
-	mux.HandleFunc("GET /consumers", func(w http.ResponseWriter, _ *http.Request) { replyList(w, g.state.Load().consumers) })
+	mux.HandleFunc("GET /consumers", func(w http.ResponseWriter, r *http.Request) {
+		consumers := g.state.Load().consumers
+		if id := r.URL.Query().Get("custom_id"); id != "" {
+			consumers = maps.Clone(consumers)
+			maps.DeleteFunc(consumers, func(_ string, c *consumer) bool { return c.CustomID != id })
+		}
+		replyList(w, consumers)
+	})
 	mux.HandleFunc("GET /consumers/{consumer}", g.getConsumer)
 	mux.HandleFunc("POST /consumers", g.postConsumer)
 	for _, scope := range []string{"service", "route", "consumer"} {

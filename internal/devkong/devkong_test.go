@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"kong-quota/internal/kongconfig"
 )
 
 const testSchema = `{"name":"quota","fields":[{"config":{"type":"record","fields":[
@@ -286,7 +288,7 @@ func TestAdminAPI(t *testing.T) {
 			t.Errorf("%s %s %s: %d %s\nwant %d %s", c.method, c.path, c.body, status, body, c.status, c.want)
 		}
 	}
-	alices := idOf("plugin", strings.Join([]string{"quota", "", string(idOf("service", "s/up")), idOf("consumer", "alice/c-1")}, ":"))
+	alices := idOf("plugin", strings.Join([]string{"quota", "", kongconfig.ID("services", "s"), kongconfig.ID("consumers", "alice")}, ":"))
 	status, body, _ := ask(t, "PATCH", base+"/plugins/"+alices, `{"config":{"redis":{"port":2},"limits":[{"name":"y"}]}}`, "Content-Type", "application/json")
 	if status != 200 || !strings.Contains(body, `"redis":{"host":"h","port":2}`) || strings.Contains(body, `"name":"x"`) {
 		t.Errorf("PATCH merges tables and replaces lists: %d %s", status, body)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"github.com/google/uuid"
+
+	"kong-quota/internal/kongconfig"
 )
 
 // The entities have the names and defaults that Kong's have. Ids that a
@@ -116,6 +118,15 @@ var namespace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("devkong"))
 
 func idOf(kind, name string) string { return uuid.NewSHA1(namespace, []byte(kind+":"+name)).String() }
 
+// idOfNamed is the id that Kong gives to what has a name. What has none has a random
+// one there; here it follows from what it says.
+func idOfNamed(kind, name, says string) string {
+	if name == "" {
+		return idOf(kind, says)
+	}
+	return kongconfig.ID(kind, name)
+}
+
 // complete fills a service's defaults, from its url where it has one.
 func (s *service) complete(now int64) error {
 	if s.URL != "" {
@@ -141,7 +152,7 @@ func (s *service) complete(now int64) error {
 	setDefault(&s.WriteTimeout, 60000)
 	setDefault(&s.CreatedAt, now)
 	setDefault(&s.UpdatedAt, now)
-	setDefault(&s.ID, idOf("service", s.Name+"/"+s.Host))
+	setDefault(&s.ID, idOfNamed("services", s.Name, s.Host))
 	switch {
 	case !slices.Contains([]string{"http", "https", "grpc", "grpcs"}, s.Protocol):
 		return fmt.Errorf("protocol: %q must be http, https, grpc or grpcs", s.Protocol)
@@ -162,7 +173,7 @@ func (r *route) complete(now int64) error {
 	setDefault(&r.HTTPSRedirectCode, 426)
 	setDefault(&r.CreatedAt, now)
 	setDefault(&r.UpdatedAt, now)
-	setDefault(&r.ID, idOf("route", fmt.Sprint(r.Name, r.Paths, r.Hosts, r.Methods)))
+	setDefault(&r.ID, idOfNamed("routes", r.Name, fmt.Sprint(r.Paths, r.Hosts, r.Methods)))
 	if len(r.Paths)+len(r.Hosts)+len(r.Methods) == 0 {
 		return errors.New("must set one of 'methods', 'hosts', 'paths'")
 	}

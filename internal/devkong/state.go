@@ -197,7 +197,7 @@ func (s *state) addConsumer(c *consumer, now int64) error {
 	if c.Username == "" && c.CustomID == "" {
 		return errors.New("at least one of these fields must be non-empty: 'custom_id', 'username'")
 	}
-	setDefault(&c.ID, idOf("consumer", c.Username+"/"+c.CustomID))
+	setDefault(&c.ID, idOfNamed("consumers", c.Username, c.CustomID))
 	setDefault(&c.CreatedAt, now)
 	setDefault(&c.UpdatedAt, now)
 	for _, other := range s.consumers {

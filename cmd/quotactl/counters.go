@@ -1,0 +1,314 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kong-quota/internal/devkong/schema"
+	"kong-quota/internal/kongconfig"
+	"kong-quota/internal/settings"
+	"kong-quota/plugin"
+	"kong-quota/quota"
+	"kong-quota/quota/redisstore"
+)
+
+// counted is a configuration of the plugin, and the counters that it makes.
+type counted struct {
+	kongconfig.Plugin
+	plugin.Counters
+}
+
+// countersOf compiles a configuration for a process with the settings.
+func countersOf(p kongconfig.Plugin, process settings.Settings) (counted, error) {
+	// Only Kong resolves a reference to a vault.
+	if redis, ok := p.Config["redis"].(map[string]any); ok {
+		for name, own := range map[string]string{"username": process.RedisUsername, "password": process.RedisPassword} {
+			if text, _ := redis[name].(string); schema.IsReference(text) {
+				redis[name] = own
+			}
+		}
+	}
+	instance, err := p.Instance()
+	if err != nil {
+		return counted{}, err
+	}
+	counters, err := plugin.ReadCounters(instance, process)
+	if err != nil {
+		return counted{}, fmt.Errorf("%s: %w", p.Place, err)
+	}
+	return counted{p, counters}, nil
+}
+
+// where names the place at which the quota is counted.
+func (c counted) where() string {
+	switch c.Scope {
+	case "route:" + c.Route.ID:
+		return "route " + c.Route.String()
+	case "service:" + c.Service.ID:
+		return "service " + c.Service.String()
+	case "global":
+		return "everywhere"
+	}
+	return "scope " + c.Scope
+}
+
+// disagreements finds configurations that restart each other's counters: they count
+// the same limit of the same callers in the same scope, in different ways.
+func disagreements(all []counted) (problems []kongconfig.Problem) {
+	type counter struct {
+		redis          redisstore.Connection
+		scope          string
+		consumer       string
+		identify, name string
+	}
+	type seen struct {
+		shape string
+		at    kongconfig.Place
+	}
+	first := map[counter]seen{}
+	for _, c := range all {
+		if c.Elsewhere {
+			continue
+		}
+		for _, part := range c.Parts {
+			for i, rule := range part.Policy.Rules() {
+				counter := counter{c.Redis, c.Scope, c.Consumer.String(), part.Identify(), rule.Limit.Name}
+				at := c.At(fmt.Sprintf("limits[%d]", part.Limits[i]+1))
+				other, there := first[counter]
+				if !there {
+					first[counter] = seen{rule.Shape, at}
+				} else if other.shape != rule.Shape {
+					problems = append(problems, kongconfig.Problem{Place: at, Message: fmt.Sprintf(
+						"limit %q counts in the same place as that of %s, but differs in algorithm, window or alignment: each request to one restarts the counter of the other", rule.Limit.Name, other.at)})
+				}
+			}
+		}
+	}
+	return problems
+}
+
+// source says where the configurations are, and which of them are meant.
+type source struct {
+	files          []string
+	admin          string
+	adminHeaders   []string
+	envFile        string
+	service, route string
+}
+
+func (s *source) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringArrayVarP(&s.files, "file", "f", nil, "declarative configuration of Kong (kong.yml); may be given several times")
+	f.StringVar(&s.admin, "admin", "", "URL of Kong's Admin API, such as http://127.0.0.1:8001")
+	f.StringArrayVar(&s.adminHeaders, "admin-header", nil, `header of requests to the Admin API, as "Name: value"; $QUOTACTL_ADMIN_TOKEN is sent as Kong-Admin-Token`)
+	f.StringVar(&s.envFile, "env-file", "", "file with QUOTA_ variables: how to reach Redis; the environment's count before it")
+	f.StringVar(&s.service, "service", "", "only what is counted on this service")
+	f.StringVar(&s.route, "route", "", "only what is counted on this route")
+	c.MarkFlagsMutuallyExclusive("file", "admin")
+	c.MarkFlagsMutuallyExclusive("service", "route")
+}
+
+// read reads the configurations.
+func (s *source) read(ctx context.Context) (*kongconfig.Configuration, error) {
+	if s.admin == "" {
+		if len(s.files) == 0 {
+			return nil, errors.New("say where the limits are: --admin URL or --file kong.yml")
+		}
+		c, err := kongconfig.Read(s.files...)
+		if err == nil && len(c.Problems) > 0 {
+			err = fmt.Errorf("%s (see quotactl lint)", c.Problems[0])
+		}
+		return c, err
+	}
+	header := http.Header{}
+	if token := os.Getenv("QUOTACTL_ADMIN_TOKEN"); token != "" {
+		header.Set("Kong-Admin-Token", token)
+	}
+	for _, h := range s.adminHeaders {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok {
+			return nil, fmt.Errorf("--admin-header: %q must be \"Name: value\"", name)
+		}
+		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return kongconfig.Admin{URL: s.admin, Header: header, Client: &http.Client{Timeout: 30 * time.Second}}.Read(ctx)
+}
+
+// ledger is what the subcommands that look at counters work on.
+type ledger struct {
+	*kongconfig.Configuration
+	settings settings.Settings
+	all      []counted
+	stores   map[redisstore.Connection]*redisstore.Store
+}
+
+// open reads the configurations and the settings. It does not connect to Redis yet.
+func (s *source) open(ctx context.Context) (*ledger, error) {
+	configuration, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	process, _, err := settings.Load(s.envFile)
+	if err != nil {
+		return nil, err
+	}
+	process.Store = "redis" // what a process has in memory nobody else sees
+	l := &ledger{configuration, process, nil, map[redisstore.Connection]*redisstore.Store{}}
+	for _, p := range configuration.Plugins {
+		if p.Disabled || s.service != "" && !p.Service.Is(s.service) || s.route != "" && !p.Route.Is(s.route) {
+			continue
+		}
+		one, err := countersOf(p, process)
+		if err != nil {
+			return nil, err
+		}
+		if one.Elsewhere {
+			return nil, fmt.Errorf("%s: only the running Kong knows the id of what has no name: use --admin", p.Place)
+		}
+		l.all = append(l.all, one)
+	}
+	if len(l.all) == 0 {
+		return nil, errors.New("no configuration of quota is there, or none of what was asked for")
+	}
+	return l, nil
+}
+
+// store connects to the Redis that a configuration counts in.
+func (l *ledger) store(c counted) (*redisstore.Store, error) {
+	if s := l.stores[c.Redis]; s != nil {
+		return s, nil
+	}
+	client, err := redisstore.Connect(c.Redis)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	l.stores[c.Redis] = redisstore.New(client, redisstore.WithNamespace(l.settings.Namespace))
+	return l.stores[c.Redis], nil
+}
+
+// identity reads who is meant: alice is a consumer by name, custom_id or id; anything
+// else is kind:value, and a compound has pluses between its parts.
+func (l *ledger) identity(ctx context.Context, text string) (quota.Identity, error) {
+	var parts []quota.Identity
+	for part := range strings.SplitSeq(text, "+") {
+		kind, value, named := strings.Cut(part, ":")
+		if !named {
+			kind, value = "consumer", part
+		}
+		if !slices.Contains(plugin.IdentityKinds(), kind) {
+			return "", fmt.Errorf("%q: %q is none of %s", text, kind, strings.Join(plugin.IdentityKinds(), ", "))
+		}
+		if value == "" {
+			return "", fmt.Errorf("%q: say which %s", text, kind)
+		}
+		switch kind {
+		case "consumer":
+			found, err := l.Consumer(ctx, value)
+			if err != nil {
+				return "", err
+			}
+			if found.ID == "" {
+				return "", fmt.Errorf("consumer %q: only the running Kong knows the id of one without a username: use --admin", value)
+			}
+			value = found.ID
+		case "service", "route":
+			for _, c := range l.all {
+				if e := map[string]kongconfig.Entity{"service": c.Service, "route": c.Route}[kind]; e.Is(value) {
+					value = e.ID
+				}
+			}
+		}
+		parts = append(parts, quota.NewIdentity(kind, value))
+	}
+	return quota.Compound(parts...), nil
+}
+
+// name writes identities for people: consumers, services and routes by name.
+func (l *ledger) name(ctx context.Context, rows []row) {
+	known := map[string]string{}
+	for _, c := range l.all {
+		known["service:"+c.Service.ID], known["route:"+c.Route.ID] = "service:"+c.Service.String(), "route:"+c.Route.String()
+	}
+	for i := range rows {
+		parts := strings.Split(rows[i].Identity, "+")
+		for j, part := range parts {
+			consumer, is := strings.CutPrefix(part, "consumer:")
+			if _, there := known[part]; is && !there {
+				known[part] = part
+				if found, err := l.Consumer(ctx, consumer); err == nil && found.Name != "" {
+					known[part] = found.Name
+				}
+			}
+			if name := known[part]; name != "" {
+				parts[j] = name
+			}
+		}
+		rows[i].Who = strings.Join(parts, "+")
+	}
+}
+
+// counter is a limit's counter of an identity.
+type counter struct {
+	counted
+	part plugin.Part
+	id   quota.Identity
+}
+
+// of gives the counters of an identity: those of a consumer's own configuration
+// instead of the general ones at the same place, and none twice.
+func (l *ledger) of(id quota.Identity) (counters []counter) {
+	consumers := map[string]bool{}
+	for part := range strings.SplitSeq(string(id), "+") {
+		if consumer, ok := strings.CutPrefix(part, "consumer:"); ok {
+			consumers[consumer] = true
+		}
+	}
+	type place struct{ service, route string }
+	shadowed := map[place]bool{}
+	for _, c := range l.all {
+		if consumers[c.Consumer.ID] {
+			shadowed[place{c.Service.ID, c.Route.ID}] = true
+		}
+	}
+	type key struct {
+		redis redisstore.Connection
+		scope string
+		names string
+	}
+	seen := map[key]bool{}
+	for _, c := range l.all {
+		if len(consumers) > 0 && c.Consumer.ID == "" && shadowed[place{c.Service.ID, c.Route.ID}] {
+			continue
+		}
+		for _, part := range c.Parts {
+			if !part.Counts(id) {
+				continue
+			}
+			k := key{c.Redis, c.Scope, ""}
+			for _, rule := range part.Policy.Rules() {
+				k.names += " " + rule.Limit.Name
+			}
+			if !seen[k] {
+				seen[k] = true
+				counters = append(counters, counter{c, part, id})
+			}
+		}
+	}
+	return counters
+}
+
+// limits keeps those of the names, all if there are none. It is nil if none is left.
+func (c counter) limits(names []string) *quota.Policy {
+	if len(names) == 0 {
+		return c.part.Policy
+	}
+	return c.part.Policy.Only(names...)
+}

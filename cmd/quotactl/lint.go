@@ -1,0 +1,152 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"kong-quota/internal/devkong/schema"
+	"kong-quota/internal/kongconfig"
+	"kong-quota/internal/settings"
+	"kong-quota/plugin"
+	"kong-quota/quota"
+)
+
+func lintCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "lint FILE...",
+		Short: "Check quotas in kong.yml and in manifests (KongPlugin, KongClusterPlugin)",
+		Long: `Check quotas before Kong sees them: what Kong's Admin API would refuse, what would
+not start, and what would start and count wrong. Files are declarative configurations
+or Kubernetes manifests, with what belongs together in one call.
+
+Exit status 1 if something was found.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, files []string) error {
+			configuration, err := kongconfig.Read(files...)
+			if err != nil {
+				return err
+			}
+			problems, err := lint(configuration)
+			if err != nil {
+				return err
+			}
+			for _, p := range problems {
+				fmt.Fprintln(c.OutOrStdout(), p)
+			}
+			fmt.Fprintf(c.ErrOrStderr(), "%d configurations of quota, %d problems\n", len(configuration.Plugins), len(problems))
+			if len(problems) > 0 {
+				return errFound
+			}
+			return nil
+		},
+	}
+}
+
+// lint finds what is wrong with a configuration, in the order of the files.
+func lint(c *kongconfig.Configuration) ([]kongconfig.Problem, error) {
+	text, err := json.Marshal(plugin.Schema())
+	if err != nil {
+		return nil, err
+	}
+	rules, err := schema.ReadPlugin(text)
+	if err != nil {
+		return nil, err
+	}
+	problems := slices.Clone(c.Problems)
+	var good []counted
+	for _, p := range c.Plugins {
+		found := check(p, rules)
+		if len(found) == 0 {
+			one, err := countersOf(p, settings.Settings{Store: "redis"})
+			if err != nil {
+				found = append(found, kongconfig.Problem{Place: p.At(""), Message: err.Error()})
+			} else if !p.Disabled {
+				good = append(good, one)
+			}
+		}
+		problems = append(problems, found...)
+	}
+	problems = append(problems, disagreements(good)...)
+	slices.SortStableFunc(problems, func(a, b kongconfig.Problem) int {
+		if a.File != b.File {
+			return strings.Compare(a.File, b.File)
+		}
+		return a.Line - b.Line
+	})
+	return problems, nil
+}
+
+// check finds what Kong's schema refuses, and what the plugin refuses when it starts.
+func check(p kongconfig.Plugin, rules *schema.Plugin) (problems []kongconfig.Problem) {
+	filled, violations := rules.Config.Validate(map[string]any(p.Config))
+	each(violations, "", func(field, message string) {
+		problems = append(problems, kongconfig.Problem{Place: p.At(field), Message: message})
+	})
+	if len(problems) > 0 {
+		return problems
+	}
+	p.Config, _ = filled.(map[string]any)
+	instance, err := p.Instance()
+	if err == nil {
+		_, err = plugin.ReadCounters(instance, settings.Settings{Store: "redis"})
+	}
+	for _, err := range all(err) {
+		var field *quota.FieldError
+		if errors.As(err, &field) {
+			message, _ := strings.CutPrefix(err.Error(), field.Field+": ")
+			problems = append(problems, kongconfig.Problem{Place: p.At(field.Field), Message: message})
+		} else {
+			problems = append(problems, kongconfig.Problem{Place: p.At(""), Message: err.Error()})
+		}
+	}
+	return problems
+}
+
+// each walks a tree of errors as Kong's schema makes them. What is wrong with a
+// record as a whole is under @entity.
+func each(errs any, field string, found func(field, message string)) {
+	switch v := errs.(type) {
+	case nil:
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			inner := strings.TrimPrefix(field+"."+name, ".")
+			if strings.HasPrefix(name, "@") {
+				inner = field
+			}
+			if list, ok := v[name].([]any); ok && inner == field {
+				for _, message := range list {
+					found(field, fmt.Sprint(message))
+				}
+				continue
+			}
+			each(v[name], inner, found)
+		}
+	case []any:
+		for i, item := range v {
+			each(item, fmt.Sprintf("%s[%d]", field, i+1), found)
+		}
+	default:
+		found(field, fmt.Sprint(v))
+	}
+}
+
+// all takes joined errors apart.
+func all(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var apart []error
+		for _, e := range joined.Unwrap() {
+			apart = append(apart, all(e)...)
+		}
+		return apart
+	}
+	return []error{err}
+}
