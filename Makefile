@@ -12,6 +12,8 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 endif
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME ?= 10s
+# Go modules of their own, so that what they need never enters the product's.
+MODULES := bench build/test charts/test
 # Where build/tools.sh puts what Debian's packages bring to a user without root.
 # Last, so that the machine's own tools count.
 export PATH := $(PATH):$(CURDIR)/.tools/bin
@@ -59,7 +61,7 @@ tools:
 .PHONY: lint
 lint: go tools ## check formatting, vet, staticcheck, luacheck, and shellcheck if there is one
 	@echo "gofmt"; unformatted=$$(find . -path ./.tools -prune -o -name '*.go' -print0 | xargs -0 gofmt -l); [ -z "$$unformatted" ] || { echo "not formatted: $$unformatted"; exit 1; }
-	@echo "go vet"; go vet ./... && for module in bench charts/test; do (cd $$module && go vet ./...); done
+	@echo "go vet"; go vet ./... && for module in $(MODULES); do (cd $$module && go vet ./...); done
 	@echo "staticcheck"; go run $(STATICCHECK) ./...
 	@echo "luacheck"; luacheck --quiet --no-color lua
 	@! command -v shellcheck >/dev/null || { echo "shellcheck"; shellcheck build/*.sh .ci/run; }
@@ -69,12 +71,14 @@ test: go tools lint ## install what the tests need, lint, and run all tests
 	@# The race detector needs a C compiler.
 	@if build/tools.sh gcc; then export CGO_ENABLED=1 race=-race; else export race=; echo "no C compiler: the tests run without the race detector"; fi; \
 	echo "go test $$race (the first run compiles for some minutes)"; \
-	go test $$race -timeout 10m ./... && (cd charts/test && go test -timeout 10m ./...) || { echo "make test: FAILED, see the packages with FAIL above"; exit 1; }; \
+	go test $$race -timeout 10m ./... && for module in $(filter-out bench,$(MODULES)); do (cd $$module && go test -timeout 10m ./...) || exit 1; done || { echo "make test: FAILED, see the packages with FAIL above"; exit 1; }; \
 	echo "make test: lint and all packages passed$${race:+, with the race detector}"
 
+# KONG_BIN, else the command kong, else Docker where an engine answers.
 .PHONY: e2e-kong
-e2e-kong: go tools ## play the table of requests to a real Kong (KONG_BIN, or the command kong)
-	@command -v "$${KONG_BIN:=kong}" >/dev/null || { echo "make e2e-kong: no Kong: set KONG_BIN, or put kong on PATH" >&2; exit 1; }; \
+e2e-kong: go tools ## play the table of requests to a real Kong (KONG_BIN, the command kong, or KONG_IMAGE in Docker)
+	@if [ -z "$${KONG_BIN:=$$(command -v kong)}" ] && docker info >/dev/null 2>&1; then KONG_BIN=$(CURDIR)/build/kong-in-docker.sh; fi; \
+	command -v "$${KONG_BIN:-kong}" >/dev/null || { echo "make e2e-kong: no Kong: set KONG_BIN, put kong on PATH, or start Docker" >&2; exit 1; }; \
 	KONG_BIN="$$(command -v "$$KONG_BIN")" go test -count=1 -v -run TestStoriesOfKong ./e2e
 
 .PHONY: fuzz

@@ -6,40 +6,44 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestBuildIsReproducible builds the binary as the Dockerfile does, from here and
+// TestBuildIsReproducible builds the binaries as the Dockerfile does, from here and
 // from a copy elsewhere: the same bytes come out.
 func TestBuildIsReproducible(t *testing.T) {
 	dockerfile, err := os.ReadFile("../Dockerfile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`go build (-trimpath .*) -o /out/quota \.`).FindSubmatch(dockerfile)
+	found := regexp.MustCompile(`go build (-trimpath .*) -o /out/ (\. \./cmd/quotactl) `).FindSubmatch(dockerfile)
 	if found == nil {
 		t.Fatal("the Dockerfile has no such line")
 	}
 	flags := strings.Fields(strings.ReplaceAll(string(found[1]), `"`, ""))
 	flags = joinLdflags(flags)
-	build := func(folder string) [sha256.Size]byte {
+	build := func(folder string) (sums [2][sha256.Size]byte) {
 		t.Helper()
-		out := filepath.Join(t.TempDir(), "quota")
-		cmd := exec.Command("go", append(append([]string{"build"}, flags...), "-o", out, ".")...)
+		out := t.TempDir()
+		cmd := exec.Command("go", slices.Concat([]string{"build"}, flags, []string{"-o", out + "/"}, strings.Fields(string(found[2])))...)
 		cmd.Dir = folder
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
 		if text, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, text)
 		}
-		binary, err := os.ReadFile(out)
-		if err != nil {
-			t.Fatal(err)
+		for i, name := range []string{"kong-quota", "quotactl"} {
+			binary, err := os.ReadFile(filepath.Join(out, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			sums[i] = sha256.Sum256(binary)
 		}
-		return sha256.Sum256(binary)
+		return sums
 	}
 	elsewhere := filepath.Join(t.TempDir(), "another", "place")
-	for _, part := range []string{"plugin", "quota", "lua", "internal"} {
+	for _, part := range []string{"plugin", "quota", "lua", "internal", "cmd"} {
 		if err := os.CopyFS(filepath.Join(elsewhere, part), os.DirFS(filepath.Join("..", part))); err != nil {
 			t.Fatal(err)
 		}

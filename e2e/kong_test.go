@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -151,4 +152,34 @@ func startKong(t *testing.T, command, plugins string) storyGateway {
 		defer mu.Unlock()
 		return seen
 	}}
+}
+
+// Where Docker is and no Kong, a container is the command kong: with the arguments,
+// the variables and the temporary files of the caller.
+func TestKongInDocker(t *testing.T) {
+	folder := t.TempDir()
+	docker := "#!/bin/sh\nprintf '%s\\n' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(folder, "docker"), []byte(docker), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("../build/kong-in-docker.sh", "start", "-p", "/tmp/a b")
+	cmd.Env = []string{"PATH=" + folder + ":" + os.Getenv("PATH"), "TMPDIR=/tmp", "KONG_DATABASE=off", "KONG_PLUGINSERVER_QUOTA_START_CMD=a b", "KONG_IMAGE=kong:x", "KONG_BIN=y", "OTHER=z"}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	args := strings.Split(strings.TrimSpace(string(out)), "\n")
+	for _, part := range [][]string{
+		{"run", "--rm", "--network", "host"}, {"--volume", "/tmp:/tmp"}, {"--env", "KONG_DATABASE"}, {"--env", "KONG_PLUGINSERVER_QUOTA_START_CMD"},
+		{"--entrypoint", "kong", "kong:x", "start", "-p", "/tmp/a b"},
+	} {
+		if !strings.Contains("\n"+strings.Join(args, "\n")+"\n", "\n"+strings.Join(part, "\n")+"\n") {
+			t.Errorf("%q is not in %q", part, args)
+		}
+	}
+	for _, arg := range args {
+		if arg == "KONG_BIN" || arg == "KONG_IMAGE" || arg == "OTHER" {
+			t.Errorf("%s gets into the container", arg)
+		}
+	}
 }
