@@ -81,6 +81,13 @@ e2e-kong: go tools ## play the table of requests to a real Kong (KONG_BIN, the c
 	command -v "$${KONG_BIN:-kong}" >/dev/null || { echo "make e2e-kong: no Kong: set KONG_BIN, put kong on PATH, or start Docker" >&2; exit 1; }; \
 	KONG_BIN="$$(command -v "$$KONG_BIN")" go test -count=1 -v -run TestStoriesOfKong ./e2e
 
+# The API server is compiled from its Go module, which takes minutes the first time.
+KUBERNETES = $(shell cd charts/cluster && go list -m -f '{{.Version}}' k8s.io/kubernetes)
+.PHONY: e2e-kubernetes
+e2e-kubernetes: go ## install the chart into a real Kubernetes API server (KONG_CRDS for the examples' own definitions)
+	@echo "compiling Kubernetes $(KUBERNETES), and installing the chart into it"
+	@cd charts/cluster && go vet . && go test -count=1 -timeout 20m -ldflags "-X k8s.io/component-base/version.gitVersion=$(KUBERNETES)" . 2>&1 | grep -v '^[IWE][0-9]\{4\} '
+
 .PHONY: fuzz
 fuzz: go tools ## run every fuzz target for FUZZTIME (10s)
 	@for package in $$(go list ./...); do \
