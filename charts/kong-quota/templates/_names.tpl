@@ -23,6 +23,19 @@ app.kubernetes.io/name: {{ include "kong-quota.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{/* Labels of the pods that have the plugin: ours, or those of Kong's own chart. */}}
+{{- define "kong-quota.pods" -}}
+{{- if ne .Values.mode "overlay" -}}
+{{ include "kong-quota.selector" . }}
+app.kubernetes.io/component: kong
+{{- else if .Values.overlay.podLabels -}}
+{{ toYaml .Values.overlay.podLabels }}
+{{- else -}}
+app.kubernetes.io/instance: {{ .Values.overlay.release }}
+app.kubernetes.io/component: app
+{{- end -}}
+{{- end -}}
+
 {{- define "kong-quota.serviceAccount" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "kong-quota.fullname" .) .Values.serviceAccount.name -}}
