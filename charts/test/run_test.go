@@ -2,9 +2,11 @@ package test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -12,7 +14,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,103 +113,241 @@ services:
 - name: s
   url: http://upstream:8080
   routes: [ { name: r, paths: [/], plugins: [ { name: key-auth } ] } ]
-  plugins: [ { name: quota, config: { limits: [ { name: minute, limit: 2, window: hour } ] } } ]
+  plugins: [ { name: quota, config: { timeout: 10000, limits: [ { name: minute, limit: %d, window: hour } ] } } ]
 consumers:
 - { username: alice, keyauth_credentials: [ { key: alice } ] }
 `
 
-// TestManifestsRun starts what the manifests say, as they say it, with devkong as
-// Kong, and sends requests.
+// running is a pod that was started as its manifests say, with devkong as Kong.
+type running struct {
+	proxy string // URL
+	ready string // URL of the plugin server's readiness
+	stop  func() // as Kubernetes does: what preStop says, then the containers' end
+}
+
+// start starts what the manifests for these values say, as they say it. The values get
+// a port of their own for metrics, since all pods are on this machine.
+func start(t *testing.T, plugin string, values map[string]any, resolve map[string]string) running {
+	t.Helper()
+	// The path of a socket is at most 107 bytes long.
+	root, err := os.MkdirTemp("", "pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	port := freePort(t)
+	values = maps.Clone(values)
+	values["metrics"] = map[string]any{"port": port}
+	all := objects(t, manifest(t, values))
+
+	p := pod{t, root, map[string]string{}}
+	var volumes []core.Volume
+	var install core.Container
+	var preStop []string
+	options := devkong.Options{Prefix: root, Log: slog.New(slog.DiscardHandler), Resolve: resolve}
+	if values["mode"] == "overlay" {
+		install, volumes, options.Config = p.overlay(all)
+	} else {
+		install, volumes, options.Config, preStop = p.deployment(all)
+	}
+	p.run(plugin, install.Args)
+	options.QueryCommand, options.Socket = p.command("QUERY_CMD"), p.here(p.env["KONG_PLUGINSERVER_QUOTA_SOCKET"])
+	stopSidecar := func() {}
+	if options.StartCommand = p.command("START_CMD"); values["mode"] == "sidecar" {
+		options.External = true
+		stopSidecar = p.sidecar(plugin, all, volumes, port)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	g, err := devkong.Start(ctx, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		if err := g.Close(); err != nil {
+			t.Errorf("devkong: %v", err)
+		}
+		stopSidecar()
+	})
+	t.Cleanup(end)
+	return running{g.ProxyURL(), fmt.Sprintf("http://127.0.0.1:%d/readyz", port), func() { p.preStop(preStop); end() }}
+}
+
+// sidecar starts the plugin server's own container, and waits until it has started.
+func (p pod) sidecar(plugin string, all []any, volumes []core.Volume, port int) (stop func()) {
+	t := p.t
+	t.Helper()
+	d := find(t, all, func(*apps.Deployment) bool { return true })
+	i := slices.IndexFunc(d.Spec.Template.Spec.InitContainers, func(c core.Container) bool { return c.Name == "quota" })
+	sidecar := d.Spec.Template.Spec.InitContainers[i]
+	if sidecar.RestartPolicy == nil || *sidecar.RestartPolicy != core.ContainerRestartPolicyAlways {
+		t.Error("the sidecar is an init container that ends")
+	}
+	p.mount(all, volumes, sidecar.VolumeMounts)
+	for i := range sidecar.Args {
+		sidecar.Args[i] = p.here(sidecar.Args[i])
+	}
+	server := exec.Command(plugin, sidecar.Args...)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for !answers(fmt.Sprintf("http://127.0.0.1:%d%s", port, sidecar.StartupProbe.HTTPGet.Path)) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return func() {
+		_ = server.Process.Signal(syscall.SIGTERM)
+		if err := server.Wait(); err != nil {
+			t.Errorf("the sidecar ended with %v", err)
+		}
+	}
+}
+
+// preStop runs the hook of Kong's container; its command kong is one that does
+// nothing, since devkong is stopped by the test.
+func (p pod) preStop(command []string) {
+	p.t.Helper()
+	folder := filepath.Join(p.root, "bin")
+	kong := filepath.Join(folder, "kong")
+	if err := errors.Join(os.MkdirAll(folder, 0o755), os.WriteFile(kong, []byte("#!/bin/sh\necho $* >> $0.said\n"), 0o755)); err != nil {
+		p.t.Fatal(err)
+	}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		p.t.Errorf("%v: %v\n%s", command, err, out)
+	}
+	if said, err := os.ReadFile(kong + ".said"); err != nil || !strings.HasPrefix(string(said), "quit --timeout=") {
+		p.t.Errorf("the hook does not let Kong finish: kong %s, %v", said, err)
+	}
+}
+
+// upstream answers all requests.
+func upstream(t *testing.T) (resolve map[string]string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	t.Cleanup(server.Close)
+	return map[string]string{"upstream:8080": server.Listener.Addr().String()}
+}
+
+// valuesToRun are for a mode, a Redis and a limit.
+func valuesToRun(t *testing.T, mode, redis string, limit int) map[string]any {
+	t.Helper()
+	values := valuesOf(t, fmt.Sprintf("mode: %s\nredis: { address: %q, password: \"the secret\" }\npreStopSeconds: 1\n", mode, redis))
+	config := map[string]any{}
+	if err := yaml.Unmarshal(fmt.Appendf(nil, kongConfig, limit), &config); err != nil {
+		t.Fatal(err)
+	}
+	values["kong"] = map[string]any{"config": config}
+	return values
+}
+
+// client keeps a connection for each of those who send requests at once.
+var client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+
+// ask sends a request as alice.
+func ask(proxy string) (status int, remaining string, err error) {
+	request, err := http.NewRequest(http.MethodGet, proxy+"/", nil)
+	if err != nil {
+		return 0, "", err
+	}
+	request.Header.Set("apikey", "alice")
+	answer, err := client.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	_, err = io.Copy(io.Discard, answer.Body)
+	return answer.StatusCode, answer.Header.Get("RateLimit-Remaining"), errors.Join(err, answer.Body.Close())
+}
+
+// TestManifestsRun starts what the manifests say, with devkong as Kong, and sends
+// requests.
 func TestManifestsRun(t *testing.T) {
 	plugin := binary(t)
 	for _, mode := range []string{"gateway", "sidecar", "overlay"} {
 		t.Run(mode, func(t *testing.T) {
-			redis := testredis.Start(t)
-			client := redis.Client()
-			if err := client.ConfigSet(t.Context(), "requirepass", "the secret").Err(); err != nil {
-				t.Fatal(err)
-			}
-			// The path of a socket is at most 107 bytes long.
-			root, err := os.MkdirTemp("", "pod")
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = os.RemoveAll(root) })
-			port := freePort(t)
-			values := valuesOf(t, fmt.Sprintf("mode: %s\nredis: { address: %q, password: \"the secret\" }\nmetrics: { port: %d }\n", mode, redis.Address(), port))
-			config := map[string]any{}
-			if err := yaml.Unmarshal([]byte(kongConfig), &config); err != nil {
-				t.Fatal(err)
-			}
-			values["kong"] = map[string]any{"config": config}
-			all := objects(t, manifest(t, values))
-
-			p := pod{t, root, map[string]string{}}
-			var volumes []core.Volume
-			var install core.Container
-			options := devkong.Options{Prefix: root, Log: slog.New(slog.DiscardHandler)}
-			if mode == "overlay" {
-				install, volumes, options.Config = p.overlay(all)
-			} else {
-				install, volumes, options.Config = p.deployment(all)
-			}
-			p.run(plugin, install.Args)
-			options.QueryCommand, options.Socket = p.command("QUERY_CMD"), p.here(p.env["KONG_PLUGINSERVER_QUOTA_SOCKET"])
-			if options.StartCommand = p.command("START_CMD"); mode == "sidecar" {
-				options.External = true
-				d := find(t, all, func(*apps.Deployment) bool { return true })
-				i := slices.IndexFunc(d.Spec.Template.Spec.InitContainers, func(c core.Container) bool { return c.Name == "quota" })
-				sidecar := d.Spec.Template.Spec.InitContainers[i]
-				if sidecar.RestartPolicy == nil || *sidecar.RestartPolicy != core.ContainerRestartPolicyAlways {
-					t.Error("the sidecar is an init container that ends")
-				}
-				p.mount(all, volumes, sidecar.VolumeMounts)
-				for i := range sidecar.Args {
-					sidecar.Args[i] = p.here(sidecar.Args[i])
-				}
-				server := exec.Command(plugin, sidecar.Args...)
-				if err := server.Start(); err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
-				for !answers(fmt.Sprintf("http://127.0.0.1:%d%s", port, sidecar.StartupProbe.HTTPGet.Path)) {
-					time.Sleep(10 * time.Millisecond)
-				}
-			}
-			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
-			defer upstream.Close()
-			options.Resolve = map[string]string{"upstream:8080": upstream.Listener.Addr().String()}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			g, err := devkong.Start(ctx, options)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = g.Close() }()
+			redis := testredis.Start(t, "--requirepass", "the secret")
+			pod := start(t, plugin, valuesToRun(t, mode, redis.Address(), 2), upstream(t))
 			for i, want := range []string{"200 1", "200 0", "429 0"} {
-				request, err := http.NewRequest(http.MethodGet, g.ProxyURL()+"/", nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				request.Header.Set("apikey", "alice")
-				answer, err := http.DefaultClient.Do(request)
-				if err != nil {
-					t.Fatal(err)
-				}
-				_ = answer.Body.Close()
-				if got := fmt.Sprint(answer.StatusCode, " ", answer.Header.Get("RateLimit-Remaining")); got != want {
-					t.Errorf("request %d: %s, want %s", i+1, got, want)
+				status, remaining, err := ask(pod.proxy)
+				if got := fmt.Sprint(status, " ", remaining); got != want || err != nil {
+					t.Errorf("request %d: %s, %v, want %s", i+1, got, err, want)
 				}
 			}
-			if !answers(fmt.Sprintf("http://127.0.0.1:%d/readyz", port)) {
+			if !answers(pod.ready) {
 				t.Error("the plugin server is not ready, or not where the manifests say")
 			}
 		})
 	}
 }
 
+// TestRollingUpdate replaces two pods one after the other, as the Deployment says, while
+// requests come. Those who send them hear of a pod's end a little after it began, as in
+// a cluster. Each request has an answer, and each was charged once.
+func TestRollingUpdate(t *testing.T) {
+	const limit, heardAfter = 1_000_000, 300 * time.Millisecond
+	plugin := binary(t)
+	for _, mode := range []string{"gateway", "sidecar"} {
+		t.Run(mode, func(t *testing.T) {
+			redis := testredis.Start(t, "--requirepass", "the secret")
+			values, resolve := valuesToRun(t, mode, redis.Address(), limit), upstream(t)
+			d := find(t, objects(t, manifest(t, values)), func(*apps.Deployment) bool { return true })
+			if r := d.Spec.Strategy.RollingUpdate; r.MaxUnavailable.IntValue() != 0 || r.MaxSurge.IntValue() < 1 {
+				t.Fatalf("a roll takes pods away before new ones are there: %+v", r)
+			}
+			pods := []running{start(t, plugin, values, resolve), start(t, plugin, values, resolve)}
+			var endpoints atomic.Pointer[[]string]
+			tell := func() {
+				proxies := make([]string, len(pods))
+				for i, p := range pods {
+					proxies[i] = p.proxy
+				}
+				endpoints.Store(&proxies)
+			}
+			tell()
+
+			var passed, failed atomic.Int64
+			done := make(chan struct{})
+			var clients sync.WaitGroup
+			for n := range 4 {
+				clients.Go(func() {
+					for i := n; ; i++ {
+						select {
+						case <-done:
+							return
+						default:
+						}
+						all := *endpoints.Load()
+						if status, _, err := ask(all[i%len(all)]); status == 200 && err == nil {
+							passed.Add(1)
+						} else if failed.Add(1) < 5 {
+							t.Errorf("status %d, %v", status, err)
+						}
+					}
+				})
+			}
+			for range 2 {
+				next := start(t, plugin, values, resolve)
+				for !answers(next.ready) {
+					time.Sleep(10 * time.Millisecond)
+				}
+				old := pods[0]
+				pods = append(pods[1:], next)
+				time.AfterFunc(heardAfter, tell)
+				old.stop()
+			}
+			close(done)
+			clients.Wait()
+			status, remaining, err := ask(pods[0].proxy)
+			if want := strconv.FormatInt(limit-passed.Load()-1, 10); status != 200 || err != nil || remaining != want || passed.Load() == 0 {
+				t.Errorf("%d passed, %d failed; %s remain, want %s (%d, %v)", passed.Load(), failed.Load(), remaining, want, status, err)
+			}
+			t.Logf("%d requests", passed.Load())
+		})
+	}
+}
+
 // deployment takes what Kong's container says.
-func (p pod) deployment(all []any) (install core.Container, volumes []core.Volume, config []byte) {
+func (p pod) deployment(all []any) (install core.Container, volumes []core.Volume, config []byte, preStop []string) {
 	p.t.Helper()
 	d := find(p.t, all, func(*apps.Deployment) bool { return true })
 	spec := d.Spec.Template.Spec
@@ -213,7 +357,7 @@ func (p pod) deployment(all []any) (install core.Container, volumes []core.Volum
 	}
 	p.mount(all, spec.Volumes, kong.VolumeMounts)
 	secret := find(p.t, all, func(s *core.Secret) bool { return strings.HasSuffix(s.Name, "-kong") })
-	return spec.InitContainers[0], spec.Volumes, []byte(secret.StringData["kong.yml"])
+	return spec.InitContainers[0], spec.Volumes, []byte(secret.StringData["kong.yml"]), kong.Lifecycle.PreStop.Exec.Command
 }
 
 // overlay takes what Kong's own chart would make of the values for it.
@@ -245,7 +389,7 @@ func (p pod) overlay(all []any) (install core.Container, volumes []core.Volume, 
 		p.env["KONG_"+strings.ToUpper(name)] = value
 	}
 	p.mount(all, kong.Deployment.UserDefinedVolumes, kong.Deployment.UserDefinedVolumeMounts)
-	return kong.Deployment.InitContainers[0], kong.Deployment.UserDefinedVolumes, []byte(kongConfig)
+	return kong.Deployment.InitContainers[0], kong.Deployment.UserDefinedVolumes, fmt.Appendf(nil, kongConfig, 2)
 }
 
 func answers(url string) bool {

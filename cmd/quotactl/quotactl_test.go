@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -350,6 +351,29 @@ passed   `
 	}
 	if _, stdout, _ := ctl(t, "", "simulate", "--limit", minute, "-"); stdout != "There was no request.\n" {
 		t.Errorf("got %s", stdout)
+	}
+}
+
+// The README shows what is printed.
+func TestReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := regexp.MustCompile(`(?s)\n    quotactl (simulate --rate [^\n]*)\n\n```\n(.*?)```\n`).FindSubmatch(text)
+	if found == nil {
+		t.Fatal("the README has no such example")
+	}
+	var args []string
+	for i, part := range strings.Split(string(found[1]), "'") {
+		if i%2 == 1 {
+			args = append(args, part)
+		} else {
+			args = append(args, strings.Fields(part)...)
+		}
+	}
+	if _, stdout, stderr := ctl(t, "", args...); stdout != string(found[2]) {
+		t.Errorf("quotactl %q gives\n%s%s", args, stdout, stderr)
 	}
 }
 

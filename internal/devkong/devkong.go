@@ -181,9 +181,10 @@ func (g *Gateway) PluginPID() int {
 	return g.process.pid()
 }
 
-// Close stops listening and ends the plugin server with SIGTERM.
+// Close stops listening, lets requests finish, and ends the plugin server with SIGTERM.
 func (g *Gateway) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	// A connection that nothing was sent on counts as busy for five seconds.
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := errors.Join(g.proxyServer.Shutdown(ctx), g.adminServer.Shutdown(ctx))
 	if g.process != nil {
