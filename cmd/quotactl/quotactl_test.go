@@ -360,7 +360,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`(?s)\n    quotactl (simulate --rate [^\n]*)\n\n```\n(.*?)```\n`).FindSubmatch(text)
+	found := regexp.MustCompile(`(?s)\n    quotactl (simulate --rate [^\n]*)\n\n\x60{3}\n(.*?)\x60{3}\n`).FindSubmatch(text)
 	if found == nil {
 		t.Fatal("the README has no such example")
 	}

@@ -398,7 +398,11 @@ func (s *simulation) write(out io.Writer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(table, format, args...) } // Flush tells
 	share := func(n int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(s.total.all())) }
-	line("%d requests of %d callers, %s to %s\n", s.total.all(), len(s.of), s.first.UTC().Format(time.RFC3339), s.last.UTC().Format(time.RFC3339))
+	callers := "callers"
+	if len(s.of) == 1 {
+		callers = "caller"
+	}
+	line("%d requests of %d %s, %s to %s\n", s.total.all(), len(s.of), callers, s.first.UTC().Format(time.RFC3339), s.last.UTC().Format(time.RFC3339))
 	line("passed\t%d\t%s\n", s.total.passed, share(s.total.passed))
 	if s.total.waited > 0 {
 		line("  after a wait\t%d\t%s, of up to %s\n", s.total.waited, share(s.total.waited), s.wait)
