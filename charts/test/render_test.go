@@ -314,40 +314,43 @@ func checkPod(t *testing.T, all []any, spec core.PodSpec) {
 	}
 }
 
-// TestConditionals has a case for what the values switch.
+const base = `redis: { address: "redis:6379" }` + "\n"
+
+// conditionals has a case for what the values switch.
+var conditionals = map[string]struct{ values, has, hasNot string }{
+	"external redis":         {base, `QUOTA_REDIS_ADDRESS="redis:6379"`, "StatefulSet"},
+	"trial":                  {`trial: { enabled: true }`, `QUOTA_REDIS_ADDRESS="r-kong-quota-redis:6379"`, "PASSWORD"},
+	"trial, storage":         {`trial: { enabled: true, storage: 2Gi }`, "--appendonly yes", "--save"},
+	"trial, password":        {"trial: { enabled: true }\nredis: { password: p }", `--requirepass "$REDIS_PASSWORD"`, "password: p\n"},
+	"no metrics":             {base + "metrics: { enabled: false }", "kind: Deployment", "quota-metrics"},
+	"metrics":                {base, `QUOTA_LISTEN_ADDRESS="0.0.0.0:9542"`, "PodMonitor"},
+	"autoscaling":            {base + "autoscaling: { enabled: true }", "HorizontalPodAutoscaler", "replicas: 2"},
+	"replicas":               {base + "replicaCount: 3", "replicas: 3", "HorizontalPodAutoscaler"},
+	"no disruption budget":   {base + "podDisruptionBudget: { enabled: false }", "kind: Deployment", "PodDisruptionBudget"},
+	"digest":                 {base + `image: { digest: "sha256:` + strings.Repeat("a", 64) + `" }`, "kong-quota/plugin@sha256:aaaa", "kong-quota/plugin:"},
+	"appVersion":             {base, "image: kong-quota/plugin:0.1.0", ""},
+	"sidecar":                {"mode: sidecar\n" + base, "/bin/cat /opt/kong-quota/dump.json", "START_CMD"},
+	"gateway":                {base, "START_CMD", "/bin/cat"},
+	"overlay":                {"mode: overlay\n" + base, "pluginserver_quota_start_cmd", "kind: Deployment"},
+	"setting":                {base + "settings: { max_waiters: 7 }", `QUOTA_MAX_WAITERS="7"`, ""},
+	"own Kong config":        {base + "kong: { existingSecret: mine }", "secretName: mine", "kong.yml: |"},
+	"no service account":     {base + "serviceAccount: { create: false, name: given }", "serviceAccountName: given", "kind: ServiceAccount"},
+	"database":               {"redis: { address: \"redis:6379\", database: 4 }", `QUOTA_REDIS_DATABASE="4"`, ""},
+	"Cluster":                {"redis: { address: \"a:1,b:2\", cluster: true }", `QUOTA_REDIS_CLUSTER="true"`, "SENTINEL"},
+	"Sentinels":              {"redis: { address: \"a:1,b:2\", sentinel: { master: m } }", `QUOTA_REDIS_SENTINEL_MASTER="m"`, "SENTINEL_PASSWORD"},
+	"Sentinels, password":    {"redis: { address: \"a:1\", sentinel: { master: m, existingSecret: s, existingSecretKey: k } }", "secret: { name: s, items: [ { key: k, path: sentinel-password } ] }", "redis-password }"},
+	"two passwords":          {"redis: { address: \"a:1\", password: p, sentinel: { master: m, username: u, password: q } }", `sentinel-password: "q"`, ""},
+	"ports of Redis":         {"redis: { address: \"a:26379,b:26379\", sentinel: { master: m } }\nnetworkPolicy: { enabled: true, redisPorts: [6379] }", "    - { port: 6379 }\n    - { port: 26379 }\n  - to:", ""},
+	"service monitor":        {base + "metrics: { serviceMonitor: { enabled: true, labels: { a: b } } }", "name: r-kong-quota-metrics", "PodMonitor"},
+	"monitor of the overlay": {"mode: overlay\n" + base + "overlay: { release: gate }\nmetrics: { serviceMonitor: { enabled: true } }", "    app.kubernetes.io/instance: gate\n    app.kubernetes.io/component: app", "kind: Deployment"},
+	"labels of the overlay":  {"mode: overlay\n" + base + "overlay: { podLabels: { app: mine } }\nmetrics: { serviceMonitor: { enabled: true } }", "  selector:\n    app: mine\n  ports", "component: app"},
+	"alerts of the overlay":  {"mode: overlay\n" + base + "metrics: { prometheusRule: { enabled: true }, dashboard: { enabled: true } }", `pod=~"kong-.*",namespace="default"`, "kind: Deployment"},
+	"policy of the overlay":  {"mode: overlay\ntrial: { enabled: true }\nnetworkPolicy: { enabled: true }", "  - from:\n    - podSelector:\n        matchLabels:\n          app.kubernetes.io/instance: kong", "policyTypes: [Egress]"},
+	"TLS":                    {"redis: { address: \"redis:6379\", tls: { enabled: true, existingSecret: s } }", "QUOTA_REDIS_TLS_CA_FILE=/etc/kong-quota/tls/ca.crt", "CERT_FILE"},
+}
+
 func TestConditionals(t *testing.T) {
-	const base = `redis: { address: "redis:6379" }` + "\n"
-	for name, c := range map[string]struct{ values, has, hasNot string }{
-		"external redis":         {base, `QUOTA_REDIS_ADDRESS="redis:6379"`, "StatefulSet"},
-		"trial":                  {`trial: { enabled: true }`, `QUOTA_REDIS_ADDRESS="r-kong-quota-redis:6379"`, "PASSWORD"},
-		"trial, storage":         {`trial: { enabled: true, storage: 2Gi }`, "--appendonly yes", "--save"},
-		"trial, password":        {"trial: { enabled: true }\nredis: { password: p }", `--requirepass "$REDIS_PASSWORD"`, "password: p\n"},
-		"no metrics":             {base + "metrics: { enabled: false }", "kind: Deployment", "quota-metrics"},
-		"metrics":                {base, `QUOTA_LISTEN_ADDRESS="0.0.0.0:9542"`, "PodMonitor"},
-		"autoscaling":            {base + "autoscaling: { enabled: true }", "HorizontalPodAutoscaler", "replicas: 2"},
-		"replicas":               {base + "replicaCount: 3", "replicas: 3", "HorizontalPodAutoscaler"},
-		"no disruption budget":   {base + "podDisruptionBudget: { enabled: false }", "kind: Deployment", "PodDisruptionBudget"},
-		"digest":                 {base + `image: { digest: "sha256:` + strings.Repeat("a", 64) + `" }`, "kong-quota/plugin@sha256:aaaa", "kong-quota/plugin:"},
-		"appVersion":             {base, "image: kong-quota/plugin:0.1.0", ""},
-		"sidecar":                {"mode: sidecar\n" + base, "/bin/cat /opt/kong-quota/dump.json", "START_CMD"},
-		"gateway":                {base, "START_CMD", "/bin/cat"},
-		"overlay":                {"mode: overlay\n" + base, "pluginserver_quota_start_cmd", "kind: Deployment"},
-		"setting":                {base + "settings: { max_waiters: 7 }", `QUOTA_MAX_WAITERS="7"`, ""},
-		"own Kong config":        {base + "kong: { existingSecret: mine }", "secretName: mine", "kong.yml: |"},
-		"no service account":     {base + "serviceAccount: { create: false, name: given }", "serviceAccountName: given", "kind: ServiceAccount"},
-		"database":               {"redis: { address: \"redis:6379\", database: 4 }", `QUOTA_REDIS_DATABASE="4"`, ""},
-		"Cluster":                {"redis: { address: \"a:1,b:2\", cluster: true }", `QUOTA_REDIS_CLUSTER="true"`, "SENTINEL"},
-		"Sentinels":              {"redis: { address: \"a:1,b:2\", sentinel: { master: m } }", `QUOTA_REDIS_SENTINEL_MASTER="m"`, "SENTINEL_PASSWORD"},
-		"Sentinels, password":    {"redis: { address: \"a:1\", sentinel: { master: m, existingSecret: s, existingSecretKey: k } }", "secret: { name: s, items: [ { key: k, path: sentinel-password } ] }", "redis-password }"},
-		"two passwords":          {"redis: { address: \"a:1\", password: p, sentinel: { master: m, username: u, password: q } }", `sentinel-password: "q"`, ""},
-		"ports of Redis":         {"redis: { address: \"a:26379,b:26379\", sentinel: { master: m } }\nnetworkPolicy: { enabled: true, redisPorts: [6379] }", "    - { port: 6379 }\n    - { port: 26379 }\n  - to:", ""},
-		"service monitor":        {base + "metrics: { serviceMonitor: { enabled: true, labels: { a: b } } }", "name: r-kong-quota-metrics", "PodMonitor"},
-		"monitor of the overlay": {"mode: overlay\n" + base + "overlay: { release: gate }\nmetrics: { serviceMonitor: { enabled: true } }", "    app.kubernetes.io/instance: gate\n    app.kubernetes.io/component: app", "kind: Deployment"},
-		"labels of the overlay":  {"mode: overlay\n" + base + "overlay: { podLabels: { app: mine } }\nmetrics: { serviceMonitor: { enabled: true } }", "  selector:\n    app: mine\n  ports", "component: app"},
-		"alerts of the overlay":  {"mode: overlay\n" + base + "metrics: { prometheusRule: { enabled: true }, dashboard: { enabled: true } }", `pod=~"kong-.*",namespace="default"`, "kind: Deployment"},
-		"policy of the overlay":  {"mode: overlay\ntrial: { enabled: true }\nnetworkPolicy: { enabled: true }", "  - from:\n    - podSelector:\n        matchLabels:\n          app.kubernetes.io/instance: kong", "policyTypes: [Egress]"},
-		"TLS":                    {"redis: { address: \"redis:6379\", tls: { enabled: true, existingSecret: s } }", "QUOTA_REDIS_TLS_CA_FILE=/etc/kong-quota/tls/ca.crt", "CERT_FILE"},
-	} {
+	for name, c := range conditionals {
 		t.Run(name, func(t *testing.T) {
 			text := manifest(t, valuesOf(t, c.values))
 			if !strings.Contains(text, c.has) {
@@ -364,27 +367,29 @@ func TestConditionals(t *testing.T) {
 	}
 }
 
-// TestBadValues has the error for each.
+// badValues has the error for each.
+var badValues = map[string]string{
+	``: "redis.address must be set, host:port of your Redis, or trial.enabled for a small one in the cluster",
+	"trial: { enabled: true }\nredis: { address: \"r:1\" }":                                  "redis.address and trial.enabled exclude each other",
+	"trial: { enabled: true }\nredis: { tls: { enabled: true } }":                            "trial.enabled: the trial Redis has no TLS",
+	"trial: { enabled: true }\nredis: { username: u }":                                       "trial.enabled: the trial Redis has the default user only",
+	"redis: { address: \"r:1\", password: p, existingSecret: s }":                            "redis.password and redis.existingSecret exclude each other",
+	"redis: { address: \"r:1\" }\nsettings: { redis_address: x }":                            "settings.redis_address: set redis.* or metrics.* instead",
+	"redis: { address: \"r:1\" }\nmode: other":                                               "at /mode: value must be one of gateway, sidecar, overlay",
+	"redis: { address: \"r:1,s:1\" }":                                                        "redis.address: several are for redis.cluster or redis.sentinel.master",
+	"redis: { address: \"r:1\", cluster: true, sentinel: { master: m } }":                    "redis.cluster and redis.sentinel.master exclude each other",
+	"redis: { address: \"r:1\", cluster: true, database: 2 }":                                "redis.database: a Redis Cluster has database 0 only",
+	"redis: { address: \"r:1\", sentinel: { password: p } }":                                 "redis.sentinel: set master, the name of what the Sentinels watch",
+	"redis: { address: \"r:1\", sentinel: { master: m, password: p, existingSecret: s } }":   "redis.sentinel.password and redis.sentinel.existingSecret exclude each other",
+	"trial: { enabled: true }\nredis: { cluster: true }":                                     "trial.enabled: the trial Redis is one server, without redis.cluster and redis.sentinel",
+	"mode: overlay\nredis: { address: \"r:1\" }\nmetrics: { podMonitor: { enabled: true } }": "metrics.podMonitor.enabled: no container of Kong's own chart declares the port; use metrics.serviceMonitor",
+	"redis: { adress: \"r:1\" }":                                                             "at /redis: additional properties adress not allowed",
+	"redis: { address: \"r:1\" }\nimage: { digest: latest }":                                 "digest",
+	"redis: { address: \"r:1\", database: -1 }":                                              "database",
+}
+
 func TestBadValues(t *testing.T) {
-	for values, want := range map[string]string{
-		``: "redis.address must be set, host:port of your Redis, or trial.enabled for a small one in the cluster",
-		"trial: { enabled: true }\nredis: { address: \"r:1\" }":                                  "redis.address and trial.enabled exclude each other",
-		"trial: { enabled: true }\nredis: { tls: { enabled: true } }":                            "trial.enabled: the trial Redis has no TLS",
-		"trial: { enabled: true }\nredis: { username: u }":                                       "trial.enabled: the trial Redis has the default user only",
-		"redis: { address: \"r:1\", password: p, existingSecret: s }":                            "redis.password and redis.existingSecret exclude each other",
-		"redis: { address: \"r:1\" }\nsettings: { redis_address: x }":                            "settings.redis_address: set redis.* or metrics.* instead",
-		"redis: { address: \"r:1\" }\nmode: other":                                               "at /mode: value must be one of gateway, sidecar, overlay",
-		"redis: { address: \"r:1,s:1\" }":                                                        "redis.address: several are for redis.cluster or redis.sentinel.master",
-		"redis: { address: \"r:1\", cluster: true, sentinel: { master: m } }":                    "redis.cluster and redis.sentinel.master exclude each other",
-		"redis: { address: \"r:1\", cluster: true, database: 2 }":                                "redis.database: a Redis Cluster has database 0 only",
-		"redis: { address: \"r:1\", sentinel: { password: p } }":                                 "redis.sentinel: set master, the name of what the Sentinels watch",
-		"redis: { address: \"r:1\", sentinel: { master: m, password: p, existingSecret: s } }":   "redis.sentinel.password and redis.sentinel.existingSecret exclude each other",
-		"trial: { enabled: true }\nredis: { cluster: true }":                                     "trial.enabled: the trial Redis is one server, without redis.cluster and redis.sentinel",
-		"mode: overlay\nredis: { address: \"r:1\" }\nmetrics: { podMonitor: { enabled: true } }": "metrics.podMonitor.enabled: no container of Kong's own chart declares the port; use metrics.serviceMonitor",
-		"redis: { adress: \"r:1\" }":                                                             "at /redis: additional properties adress not allowed",
-		"redis: { address: \"r:1\" }\nimage: { digest: latest }":                                 "digest",
-		"redis: { address: \"r:1\", database: -1 }":                                              "database",
-	} {
+	for values, want := range badValues {
 		if _, err := render(t, valuesOf(t, values)); err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "'", ""), strings.ReplaceAll(want, "'", "")) {
 			t.Errorf("%s:\n got %v\nwant %s", values, err, want)
 		}

@@ -115,7 +115,11 @@ Changes when a password in the values does, so that the pods roll. Those who may
 at pods see it, so it is made by scrypt (derivePassword), which is slow to guess by.
 */}}
 {{- define "kong-quota.passwordsSum" -}}
+{{- if or .Values.redis.password .Values.redis.sentinel.password -}}
 {{- derivePassword 1 "maximum" (list .Values.redis.password .Values.redis.sentinel.password | toJson) .Release.Name .Release.Namespace | sha256sum -}}
+{{- else -}}
+none
+{{- end -}}
 {{- end -}}
 
 {{/*
