@@ -280,6 +280,34 @@ func TestManifestsRun(t *testing.T) {
 	}
 }
 
+// TestHelmTest runs what the pod of `helm test` does, with a gateway and without one.
+func TestHelmTest(t *testing.T) {
+	redis := testredis.Start(t, "--requirepass", "the secret")
+	values := valuesToRun(t, "gateway", redis.Address(), 2)
+	test := find(t, objects(t, manifest(t, values)), func(p *core.Pod) bool { return p.Annotations["helm.sh/hook"] == "test" })
+	script := test.Spec.Containers[0].Command[2]
+	const service = "/dev/tcp/r-kong-quota/80"
+	if !strings.Contains(script, service) {
+		t.Fatalf("it does not ask %s:\n%s", service, script)
+	}
+	ask := func(address string) error {
+		at := strings.Replace(strings.TrimPrefix(address, "http://"), ":", "/", 1)
+		return exec.Command(test.Spec.Containers[0].Command[0], "-c", strings.ReplaceAll(script, service, "/dev/tcp/"+at)).Run()
+	}
+	pod := start(t, binary(t), values, upstream(t))
+	if err := ask(pod.proxy); err != nil {
+		t.Error(err)
+	}
+	if err := ask(fmt.Sprintf("127.0.0.1:%d", freePort(t))); err == nil {
+		t.Error("it passes where nobody listens")
+	}
+	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+	defer silent.Close()
+	if err := ask(silent.URL); err == nil {
+		t.Error("it passes where nothing is answered")
+	}
+}
+
 // TestRollingUpdate replaces two pods one after the other, as the Deployment says, while
 // requests come. Those who send them hear of a pod's end a little after it began, as in
 // a cluster. Each request has an answer, and each was charged once.

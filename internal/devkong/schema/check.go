@@ -43,7 +43,6 @@ type sets struct {
 // definition, whose attributes it replaces one by one.
 type match struct {
 	attributes json.RawMessage
-	required   bool
 	field      *Field // with the attributes in place, once resolved
 }
 
@@ -60,7 +59,6 @@ func (m *match) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	m.attributes = slices.Clone(data)
-	m.required = allowed.Required != nil && *allowed.Required
 	for _, p := range allowed.patterns() {
 		if err := checkPattern(p); err != nil {
 			return fmt.Errorf("pattern %q: %w", p, err)
@@ -243,7 +241,9 @@ func (c *Check) problem(table, errs map[string]any) string {
 const atLeastOne = "at least one of these fields must be non-empty: "
 
 // conditional is Kong's, with its surprises: a null meets every if_match that has
-// neither eq nor required, and then_err is not used where the field is missing.
+// neither eq nor required, and then_err is not used where a required field is missing,
+// also where only its own definition requires it (there from a worker's second time
+// on; see testdata/kong_schema.lua).
 func (c *condition) conditional(table, errs map[string]any) string {
 	value, _ := get(table, c.IfField)
 	if c.IfMatch.field.validate(value) != nil {
@@ -251,7 +251,7 @@ func (c *condition) conditional(table, errs map[string]any) string {
 	}
 	own := fmt.Sprintf("failed conditional validation given value of field '%s'", c.IfField)
 	value, _ = get(table, c.ThenField)
-	if c.ThenMatch.required && value == nil {
+	if c.ThenMatch.field.required() && value == nil {
 		put(errs, c.ThenField, missingField)
 		return own
 	}

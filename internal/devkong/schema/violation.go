@@ -60,7 +60,7 @@ func pretty(value any, indent string) string {
 			case item == nil:
 				gap = true
 			case gap:
-				lines = append(lines, inner+"["+strconv.Itoa(i+1)+"] = "+pretty(item, inner))
+				lines = append(lines, inner+"["+strconv.Itoa(i+1)+"] = "+nested(item, inner))
 			default:
 				lines = append(lines, inner+nested(item, inner))
 			}
