@@ -107,10 +107,20 @@ func TestLint(t *testing.T) {
 	}
 }
 
+// notes are what helm prints after an install, as a comment.
+func notes(t testing.TB, values map[string]any) string {
+	t.Helper()
+	r, err := render(t, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "---\n# NOTES.txt\n# " + strings.ReplaceAll(strings.TrimSpace(r.Info.Notes), "\n", "\n# ") + "\n"
+}
+
 func TestGolden(t *testing.T) {
 	for name, values := range matrix(t) {
 		file := filepath.Join("testdata", name+".yaml")
-		got := manifest(t, values)
+		got := manifest(t, values) + notes(t, values)
 		if *update {
 			if err := os.MkdirAll("testdata", 0o755); err != nil {
 				t.Fatal(err)
