@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"kong-quota/internal/refused"
 	"kong-quota/internal/testredis"
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
@@ -373,28 +374,14 @@ func TestAdminAPI(t *testing.T) {
 // schema can tell, else when its instance starts.
 func TestInvalidConfigs(t *testing.T) {
 	k, _ := startWithRedis(t, "  []\n")
-	files, err := filepath.Glob("../plugin/testdata/invalid-*.json")
-	if err != nil || len(files) < 23 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
 	bySchema := 0
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var c struct {
-				Config        map[string]any
-				Schema, Start string
-			}
-			if err := json.Unmarshal(text, &c); err != nil {
-				t.Fatal(err)
-			}
+	configs := refused.Configs(t)
+	for _, c := range configs {
+		t.Run(filepath.Base(c.File), func(t *testing.T) {
 			body := map[string]any{"name": "quota", "config": c.Config}
 			validated := k.admin("POST", "/schemas/plugins/validate", body)
 			if *update {
-				rewrite(t, file, validated)
+				rewrite(t, c, validated)
 				return
 			}
 			a := k.admin("POST", "/consumers/bob/plugins", body)
@@ -428,34 +415,23 @@ func TestInvalidConfigs(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d of %d are refused by the schema", bySchema, len(files))
+	t.Logf("%d of %d are refused by the schema", bySchema, len(configs))
 	if bySchema < 18 && !*update {
 		t.Errorf("only %d are refused by the schema", bySchema)
 	}
 }
 
-// rewrite puts the Admin API's message into a file of plugin/testdata.
-func rewrite(t *testing.T, file string, a answer) {
+// rewrite puts the Admin API's message into the configuration's file.
+func rewrite(t *testing.T, c refused.Config, a answer) {
 	t.Helper()
 	var violation struct{ Message string }
 	if err := json.Unmarshal([]byte(a.body), &violation); err != nil {
 		t.Fatal(err)
 	}
-	if a.status == http.StatusCreated {
-		violation.Message = "" // the schema cannot tell
+	if c.Schema = violation.Message; a.status == http.StatusCreated {
+		c.Schema = "" // the schema cannot tell
 	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	message, err := json.Marshal(violation.Message)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text = regexp.MustCompile(`(?m)^  "schema": .*,$`).ReplaceAllLiteral(text, append(append([]byte(`  "schema": `), message...), ','))
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	c.Write(t)
 }
 
 var update = flag.Bool("update", false, "write the Admin API's messages into plugin/testdata/invalid-* anew; read the diff")

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"kong-quota/internal/kongconfig"
+	"kong-quota/internal/refused"
 	"kong-quota/internal/testredis"
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
@@ -37,23 +38,11 @@ func write(t testing.TB, name, text string) string {
 
 // What the Admin API or the start of an instance refuses, lint finds.
 func TestLintFindsWhatIsRefused(t *testing.T) {
-	files, err := filepath.Glob("../../plugin/testdata/invalid-*.json")
-	if err != nil || len(files) < 40 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var c struct{ Config json.RawMessage }
-		if err := json.Unmarshal(text, &c); err != nil {
-			t.Fatal(err)
-		}
+	for _, c := range refused.Configs(t) {
 		kong := write(t, "kong.yml", fmt.Sprintf(`{"_format_version":"3.0","plugins":[{"name":"quota","config":%s}]}`, c.Config))
 		status, stdout, stderr := ctl(t, "", "lint", kong)
 		if status != 1 || !strings.HasPrefix(stdout, kong+":") || !strings.Contains(stdout, "plugins[1].config") {
-			t.Errorf("%s: status %d, %s%s", file, status, stdout, stderr)
+			t.Errorf("%s: status %d, %s%s", c.File, status, stdout, stderr)
 		}
 	}
 }

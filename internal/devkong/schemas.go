@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"kong-quota/internal/devkong/schema"
+	"kong-quota/internal/kongconfig"
 )
 
 // sequence counts the versions of all plugins, as Kong's __seq__ does.
@@ -66,7 +67,7 @@ func (s schemas) validate(p *plugin) (map[string]any, error) {
 // instanceConfig is the JSON that an instance is started with: the configuration
 // without its nulls, references resolved, and what Kong adds of its own.
 func (s schemas) instanceConfig(p *plugin) ([]byte, error) {
-	config, _ := withoutNulls(s[p.Name].Config.References(p.Config, resolveReference)).(map[string]any)
+	config, _ := kongconfig.WithoutNulls(s[p.Name].Config.References(p.Config, resolveReference)).(map[string]any)
 	config["__key__"] = strings.Join([]string{"plugins:" + p.Name, string(p.Route), string(p.Service), string(p.Consumer), "", workspace}, ":")
 	config["__ws_id"] = workspace
 	config["__plugin_id"] = p.ID
@@ -92,24 +93,4 @@ func resolveReference(text string) string {
 		return ""
 	}
 	return os.Getenv(strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
-}
-
-func withoutNulls(value any) any {
-	switch v := value.(type) {
-	case map[string]any:
-		kept := make(map[string]any, len(v))
-		for name, item := range v {
-			if item != nil {
-				kept[name] = withoutNulls(item)
-			}
-		}
-		return kept
-	case []any:
-		kept := make([]any, 0, len(v))
-		for _, item := range v {
-			kept = append(kept, withoutNulls(item))
-		}
-		return kept
-	}
-	return value
 }

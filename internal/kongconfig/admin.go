@@ -53,7 +53,7 @@ func (a Admin) Read(ctx context.Context) (*Configuration, error) {
 		if p.Name != pluginName {
 			continue
 		}
-		config, _ := withoutNulls(p.Config).(map[string]any)
+		config, _ := WithoutNulls(p.Config).(map[string]any)
 		c.Plugins = append(c.Plugins, Plugin{
 			Place: Place{File: a.URL, Path: "/plugins/" + p.ID}, ID: p.ID, Config: config, Disabled: !p.Enabled,
 			Service: entity(p.Service), Route: entity(p.Route), Consumer: entity(p.Consumer),

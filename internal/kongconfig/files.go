@@ -234,7 +234,7 @@ func Config(node *yaml.Node) (map[string]any, error) {
 	if err := json.Unmarshal(text, &config); err != nil {
 		return nil, errors.New("must be a table")
 	}
-	return withoutNulls(config).(map[string]any), nil
+	return WithoutNulls(config).(map[string]any), nil
 }
 
 // manifest adds a KongPlugin or a KongClusterPlugin, and keeps Secrets for them.

@@ -163,21 +163,21 @@ func (p Plugin) Instance() ([]byte, error) {
 	return text, nil
 }
 
-// withoutNulls drops what Kong would not send: fields that are not set.
-func withoutNulls(value any) any {
+// WithoutNulls drops what Kong does not send to a plugin: fields that are not set.
+func WithoutNulls(value any) any {
 	switch v := value.(type) {
 	case map[string]any:
 		kept := make(map[string]any, len(v))
 		for name, item := range v {
 			if item != nil {
-				kept[name] = withoutNulls(item)
+				kept[name] = WithoutNulls(item)
 			}
 		}
 		return kept
 	case []any:
 		kept := make([]any, len(v))
 		for i, item := range v {
-			kept[i] = withoutNulls(item)
+			kept[i] = WithoutNulls(item)
 		}
 		return kept
 	}

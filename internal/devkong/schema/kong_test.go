@@ -7,12 +7,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"testing"
 
 	"kong-quota/internal/devkong/schema"
+	"kong-quota/internal/refused"
 	"kong-quota/plugin"
 )
 
@@ -66,19 +66,7 @@ func TestKongItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	var configs []json.RawMessage
-	files, err := filepath.Glob("../../../plugin/testdata/invalid-*.json")
-	if err != nil || len(files) < 40 {
-		t.Fatalf("%d files, %v", len(files), err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var c struct{ Config json.RawMessage }
-		if err := json.Unmarshal(text, &c); err != nil {
-			t.Fatal(err)
-		}
+	for _, c := range refused.Configs(t) {
 		configs = append(configs, c.Config)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
