@@ -160,7 +160,6 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	process.Store = "redis" // what a process has in memory nobody else sees
 	l := &ledger{configuration, process, nil, map[redisstore.Connection]*redisstore.Store{}}
 	for _, p := range configuration.Plugins {
 		if p.Disabled || s.service != "" && !p.Service.Is(s.service) || s.route != "" && !p.Route.Is(s.route) {
@@ -185,6 +184,9 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 func (l *ledger) store(c counted) (*redisstore.Store, error) {
 	if s := l.stores[c.Redis]; s != nil {
 		return s, nil
+	}
+	if l.settings.Store != "redis" {
+		return nil, fmt.Errorf("QUOTA_STORE: %q: nobody else sees what the gateway has in its memory", l.settings.Store)
 	}
 	client, err := redisstore.Connect(c.Redis)
 	if err != nil {

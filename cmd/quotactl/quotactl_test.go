@@ -90,6 +90,15 @@ consumers: [ { username: alice } ]
 			t.Errorf("%s: status %d\ngot  %s\nwant %s", name, status, got, want.String())
 		}
 	}
+	// Services without a name are not the same service.
+	nameless := write(t, "kong.yml", `_format_version: "3.0"
+services:
+- { url: "http://u", plugins: [ { name: quota, config: { limits: [ { name: a, limit: 1, window: hour } ] } } ] }
+- { url: "http://u", plugins: [ { name: quota, config: { limits: [ { name: a, limit: 1, window: day } ] } } ] }
+`)
+	if status, stdout, _ := ctl(t, "", "lint", nameless); status != 0 {
+		t.Errorf("services without a name: %s", stdout)
+	}
 	if status, _, stderr := ctl(t, "", "lint", "../../kong.yml", "../../charts/kong-quota/examples/kongplugin.yaml", "../../charts/kong-quota/examples/kongclusterplugin.yaml", "../../charts/kong-quota/examples/redis-password.yaml"); status != 0 {
 		t.Errorf("the project's own examples: status %d, %s", status, stderr)
 	}
@@ -110,6 +119,7 @@ services:
 consumers: [ { username: alice, custom_id: c-1 }, { username: bob } ]
 plugins:
 - { name: quota, service: sms, consumer: alice, config: { limits: [ { name: daily, limit: 50, window: day } ] } }
+- { name: quota, service: sms, consumer: bob, enabled: false, config: { limits: [ { name: daily, limit: 70, window: day } ] } }
 `
 
 // counters is a Redis in which alice and others have used something.
@@ -274,6 +284,13 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
+func TestMemoryIsNobodyElses(t *testing.T) {
+	t.Setenv("QUOTA_STORE", "memory")
+	if status, _, stderr := ctl(t, "", "usage", "-f", write(t, "kong.yml", kong), "alice"); status != 1 || !strings.Contains(stderr, `QUOTA_STORE: "memory": nobody else sees`) {
+		t.Errorf("status %d, %s", status, stderr)
+	}
+}
+
 func TestSimulate(t *testing.T) {
 	const minute = "{name: minute, limit: 2, window: minute}"
 	trace := `
@@ -322,6 +339,19 @@ passed   `
 	if status, stdout, stderr := ctl(t, "", "simulate", "-f", write(t, "kong.yml", strings.Split(kong, "plugins:\n- { name: quota, service: sms, consumer")[0]), "--service", "sms", "--rate", "1/s", "--for", "8s", "--callers", "300"); status != 0 ||
 		!strings.HasPrefix(stdout, "2400 requests of 300 callers, 2026-01-01T00:00:00Z to 2026-01-01T00:00:07Z\npassed    1000  41.7 %\nrefused   1400  58.3 %\n  by all  1400  58.3 %\n") {
 		t.Errorf("limits of a service: status %d, %s%s", status, stdout, stderr)
+	}
+
+	// A limit of the service alone is everybody's.
+	shared := write(t, "kong.yml", `{"_format_version":"3.0","services":[{"name":"s","plugins":[{"name":"quota","config":{"identify":["service"],"limits":[{"name":"all","limit":10,"window":"hour"}]}}]}]}`)
+	if _, stdout, stderr := ctl(t, "", "simulate", "-f", shared, "--rate", "1/s", "--for", "5s", "--callers", "4"); !strings.HasPrefix(stdout, "20 requests of 4 callers, 2026-01-01T00:00:00Z to 2026-01-01T00:00:04Z\npassed    10  50.0 %\n") {
+		t.Errorf("a shared limit: %s%s", stdout, stderr)
+	}
+
+	// Where the plugin counts the service, another limit may count the callers.
+	both := write(t, "kong.yml", `{"_format_version":"3.0","services":[{"name":"s","plugins":[{"name":"quota","config":{"identify":["service"],"limits":[{"name":"all","limit":10,"window":"hour"},{"name":"own","limit":2,"window":"hour","identify":["ip"]}]}}]}]}`)
+	t.Setenv("QUOTA_STORE", "memory") // which does not matter here
+	if _, stdout, stderr := ctl(t, "", "simulate", "-f", both, "--rate", "1/s", "--for", "5s", "--callers", "4"); !strings.HasPrefix(stdout, "20 requests of 4 callers, 2026-01-01T00:00:00Z to 2026-01-01T00:00:04Z\npassed    8   40.0 %\n") {
+		t.Errorf("a limit of callers: %s%s", stdout, stderr)
 	}
 
 	for text, want := range map[string]string{
