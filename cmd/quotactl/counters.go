@@ -170,7 +170,7 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 			return nil, err
 		}
 		if one.Elsewhere {
-			return nil, fmt.Errorf("%s: only the running Kong knows the id of what has no name: use --admin", p.Place)
+			return nil, fmt.Errorf("%s: only the running Kong knows the id of what this is on: use --admin", p.Place)
 		}
 		l.all = append(l.all, one)
 	}

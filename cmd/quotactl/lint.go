@@ -25,7 +25,8 @@ func lintCommand() *cobra.Command {
 not start, and what would start and count wrong. Files are declarative configurations
 or Kubernetes manifests, with what belongs together in one call.
 
-Exit status 1 if something was found.`,
+What cannot be looked at, such as a Secret of the cluster, is noted. Exit status 1 if
+something is wrong.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, files []string) error {
 			configuration, err := kongconfig.Read(files...)
@@ -36,11 +37,15 @@ Exit status 1 if something was found.`,
 			if err != nil {
 				return err
 			}
+			wrong := 0
 			for _, p := range problems {
 				fmt.Fprintln(c.OutOrStdout(), p)
+				if !p.Note {
+					wrong++
+				}
 			}
-			fmt.Fprintf(c.ErrOrStderr(), "%d configurations of quota, %d problems\n", len(configuration.Plugins), len(problems))
-			if len(problems) > 0 {
+			fmt.Fprintf(c.ErrOrStderr(), "%d configurations of quota, %d problems\n", len(configuration.Plugins), wrong)
+			if wrong > 0 {
 				return errFound
 			}
 			return nil

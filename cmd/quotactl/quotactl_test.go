@@ -90,6 +90,10 @@ consumers: [ { username: alice } ]
 			t.Errorf("%s: status %d\ngot  %s\nwant %s", name, status, got, want.String())
 		}
 	}
+	noted := write(t, "plugin.yaml", "kind: KongPlugin\napiVersion: configuration.konghq.com/v1\nplugin: quota\nmetadata: { name: n }\nconfigFrom: { secretKeyRef: { name: s, key: k } }")
+	if status, stdout, _ := ctl(t, "", "lint", noted); status != 0 || !strings.Contains(stdout, ": note: configFrom: ") {
+		t.Errorf("a Secret of the cluster: status %d, %s", status, stdout)
+	}
 	// Services without a name are not the same service.
 	nameless := write(t, "kong.yml", `_format_version: "3.0"
 services:
@@ -252,7 +256,8 @@ func TestWhatIsRefused(t *testing.T) {
 		{"usage -f " + file + " --service none alice", 1, "no configuration of quota is there, or none of what was asked for"},
 		{"usage -f " + file + " alice", 1, "connection refused"},
 		{"usage -f " + file, 1, "connection refused"},
-		{"usage -f " + nameless, 1, "only the running Kong knows the id of what has no name: use --admin"},
+		{"usage -f " + nameless, 1, "only the running Kong knows the id of what this is on: use --admin"},
+		{"usage -f ../../charts/kong-quota/examples/kongplugin.yaml alice", 1, "only the running Kong knows the id of what this is on: use --admin"},
 		{"usage --admin http://127.0.0.1:1 alice", 1, "admin API: Get \"http://127.0.0.1:1/plugins?size=1000\": dial tcp 127.0.0.1:1: connect: connection refused"},
 		{"usage --admin http://127.0.0.1:1 --admin-header x alice", 1, `--admin-header: "x" must be "Name: value"`},
 		{"grant -f " + file + " alice", 2, `required flag(s) "units" not set`},

@@ -62,7 +62,11 @@ type pending struct {
 }
 
 func (r *reader) problem(line int, path, format string, args ...any) {
-	r.Problems = append(r.Problems, Problem{Place{r.file, line, path}, fmt.Sprintf(format, args...)})
+	r.Problems = append(r.Problems, Problem{Place: Place{r.file, line, path}, Message: fmt.Sprintf(format, args...)})
+}
+
+func (r *reader) note(at Place, format string, args ...any) {
+	r.Problems = append(r.Problems, Problem{Place: at, Message: fmt.Sprintf(format, args...), Note: true})
 }
 
 func (r *reader) read(text []byte) {
@@ -285,8 +289,6 @@ func (r *reader) manifest(root *yaml.Node, kind string) {
 	switch {
 	case !strings.HasPrefix(head.APIVersion, "configuration.konghq.com/"):
 		r.problem(root.Line, path, "apiVersion: %q must be configuration.konghq.com/v1", head.APIVersion)
-	case !head.ConfigPatches.IsZero():
-		r.problem(head.ConfigPatches.Line, path+".configPatches", "cannot be checked here: what they put in is in Secrets of the cluster")
 	case head.ConfigFrom != nil && !head.Config.IsZero():
 		r.problem(root.Line, path, "config and configFrom exclude each other")
 	case head.ConfigFrom != nil:
@@ -297,6 +299,9 @@ func (r *reader) manifest(root *yaml.Node, kind string) {
 		r.pending = append(r.pending, pending{p.Place, ref.Namespace + "/" + ref.Name, ref.Key, p})
 	case r.config(&p, &head.Config):
 		r.Plugins = append(r.Plugins, p)
+		if !head.ConfigPatches.IsZero() {
+			r.note(Place{r.file, head.ConfigPatches.Line, path + ".configPatches"}, "what they put in is in Secrets of the cluster, and not looked at")
+		}
 	}
 }
 
@@ -305,12 +310,12 @@ func (r *reader) finish() {
 	for _, w := range r.pending {
 		text, there := r.secrets[w.secret][w.key]
 		if !there {
-			r.Problems = append(r.Problems, Problem{w.place, fmt.Sprintf("configFrom: Secret %s with key %s is in none of the files, so the config is not checked", w.secret, w.key)})
+			r.note(w.place, "configFrom: Secret %s with key %s is in none of the files, so the config is not looked at", w.secret, w.key)
 			continue
 		}
 		var document yaml.Node
 		if err := yaml.Unmarshal([]byte(text), &document); err != nil || len(document.Content) == 0 {
-			r.Problems = append(r.Problems, Problem{w.place, fmt.Sprintf("configFrom: Secret %s, key %s: %v", w.secret, w.key, err)})
+			r.Problems = append(r.Problems, Problem{Place: w.place, Message: fmt.Sprintf("configFrom: Secret %s, key %s: %v", w.secret, w.key, err)})
 			continue
 		}
 		r.file = w.place.File
@@ -341,7 +346,7 @@ func (r *reader) finish() {
 			}
 		}
 		if !found {
-			r.Problems = append(r.Problems, Problem{ref.place, fmt.Sprintf("%q is no %s of these files", ref.name, ref.kind)})
+			r.Problems = append(r.Problems, Problem{Place: ref.place, Message: fmt.Sprintf("%q is no %s of these files", ref.name, ref.kind)})
 			*in = Entity{Name: ref.name}
 		}
 	}

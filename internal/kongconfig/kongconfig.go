@@ -21,7 +21,7 @@ const pluginName = "quota"
 // Configuration is what was read.
 type Configuration struct {
 	Plugins []Plugin
-	// Problems are what was read and cannot be right.
+	// Problems are what was read and cannot be right, and what could not be read.
 	Problems []Problem
 	// Consumer finds a consumer by username, custom_id or id. It is nil where the
 	// source has none: manifests.
@@ -85,9 +85,16 @@ func (p Place) String() string {
 type Problem struct {
 	Place
 	Message string
+	// Note: nothing is wrong, but something is not looked at.
+	Note bool
 }
 
-func (p Problem) String() string { return p.Place.String() + ": " + p.Message }
+func (p Problem) String() string {
+	if p.Note {
+		return p.Place.String() + ": note: " + p.Message
+	}
+	return p.Place.String() + ": " + p.Message
+}
 
 // At is the place of a field of the plugin's config, such as limits[2].window. Where
 // the file does not have the field, it is that of the nearest one around it.

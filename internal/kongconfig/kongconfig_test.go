@@ -192,9 +192,9 @@ func TestProblems(t *testing.T) {
 		"_format_version: \"3.0\"\nplugins: [ { name: quota, consumer: { username: bob } } ]":                                                                                                   "f:2: plugins[1].consumer: \"bob\" is no consumer of these files",
 		"_format_version: \"3.0\"\nplugins:\n- name: quota\n  config: 5":                                                                                                                        "f:4: plugins[1].config: must be a table",
 		"kind: KongPlugin\napiVersion: v1\nplugin: quota\nmetadata: { name: n }":                                                                                                                "f:1: KongPlugin/n: apiVersion: \"v1\" must be configuration.konghq.com/v1",
-		"kind: KongPlugin\napiVersion: configuration.konghq.com/v1\nplugin: quota\nmetadata: { name: n, namespace: m }\nconfigFrom: { secretKeyRef: { name: s, key: k } }":                      "f:1: KongPlugin/n: configFrom: Secret m/s with key k is in none of the files, so the config is not checked",
+		"kind: KongPlugin\napiVersion: configuration.konghq.com/v1\nplugin: quota\nmetadata: { name: n, namespace: m }\nconfigFrom: { secretKeyRef: { name: s, key: k } }":                      "f:1: KongPlugin/n: note: configFrom: Secret m/s with key k is in none of the files, so the config is not looked at",
 		"kind: KongPlugin\napiVersion: configuration.konghq.com/v1\nplugin: quota\nmetadata: { name: n }\nconfig: {}\nconfigFrom: { secretKeyRef: { name: s, key: k } }":                        "f:1: KongPlugin/n: config and configFrom exclude each other",
-		"kind: KongPlugin\napiVersion: configuration.konghq.com/v1\nplugin: quota\nmetadata: { name: n }\nconfigPatches:\n- { path: /redis, valueFrom: { secretKeyRef: { name: s, key: k } } }": "f:6: KongPlugin/n.configPatches: cannot be checked here: what they put in is in Secrets of the cluster",
+		"kind: KongPlugin\napiVersion: configuration.konghq.com/v1\nplugin: quota\nmetadata: { name: n }\nconfigPatches:\n- { path: /redis, valueFrom: { secretKeyRef: { name: s, key: k } } }": "f:6: KongPlugin/n.configPatches: note: what they put in is in Secrets of the cluster, and not looked at",
 	} {
 		c, err := Read(write(t, "f", text))
 		if err != nil {
