@@ -187,8 +187,11 @@ func (d *demo) invite() {
   curl -i %s/api -H 'apikey: alice-key'    # her own quota: 8 a minute
   curl -i %s/api -H 'apikey: bob-key'      # everybody's: 5 a minute
   curl -i %s/open                          # nobody: 5 a minute by IP address
-Stop with Ctrl-C.
 `, url, url, url)
+	if d.redis != "" {
+		fmt.Fprintf(d.out, "and see who has used what:\n  QUOTA_REDIS_ADDRESS=%s bin/quotactl usage --admin %s\n", d.redis, d.gateway.AdminURL())
+	}
+	fmt.Fprintln(d.out, "Stop with Ctrl-C.")
 }
 
 // visit is one caller of the tour.
