@@ -29,14 +29,14 @@ endif
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' Makefile | expand -t 16
 
 .PHONY: go
 go:
 	@command -v go >/dev/null || { echo "make: Go is not on PATH; it comes from https://go.dev/dl (go.mod names the version)" >&2; exit 1; }
 
 .PHONY: build
-build: go ## build bin/quota (the plugin server), bin/devkong and bin/demo
+build: go ## build bin/quota (the plugin server), bin/quotactl, bin/devkong and bin/demo
 	@echo "building bin/"
 	@CGO_ENABLED=0 go build -trimpath -o bin/quota .
 	@CGO_ENABLED=0 go build -trimpath -o bin/ ./cmd/...
