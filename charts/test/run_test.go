@@ -32,15 +32,19 @@ import (
 
 // pod is a pod of the manifests on this machine: its files under a folder.
 type pod struct {
-	t    *testing.T
-	root string
-	env  map[string]string // of Kong's container
+	t     *testing.T
+	root  string
+	env   map[string]string // of Kong's container
+	names map[string]string // addresses in the cluster, as they are here
 }
 
-// here turns the paths of the pod into those of this machine.
+// here turns the paths of the pod, and names in the cluster, into those of this machine.
 func (p pod) here(text string) string {
 	for _, path := range []string{"/opt/kong-quota", "/etc/kong-quota"} {
 		text = strings.ReplaceAll(text, path, p.root+path)
+	}
+	for name, address := range p.names {
+		text = strings.ReplaceAll(text, name, address)
 	}
 	return text
 }
@@ -140,7 +144,7 @@ func start(t *testing.T, plugin string, values map[string]any, resolve map[strin
 	values["metrics"] = map[string]any{"port": port}
 	all := objects(t, manifest(t, values))
 
-	p := pod{t, root, map[string]string{}}
+	p := pod{t, root, map[string]string{}, resolve}
 	var volumes []core.Volume
 	var install core.Container
 	var preStop []string
@@ -191,9 +195,7 @@ func (p pod) sidecar(plugin string, all []any, volumes []core.Volume, port int) 
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !answers(fmt.Sprintf("http://127.0.0.1:%d%s", port, sidecar.StartupProbe.HTTPGet.Path)) {
-		time.Sleep(10 * time.Millisecond)
-	}
+	await(t, fmt.Sprintf("http://127.0.0.1:%d%s", port, sidecar.StartupProbe.HTTPGet.Path))
 	return func() {
 		_ = server.Process.Signal(syscall.SIGTERM)
 		if err := server.Wait(); err != nil {
@@ -280,6 +282,51 @@ func TestManifestsRun(t *testing.T) {
 	}
 }
 
+// TestTrialRuns starts the trial Redis as its StatefulSet says, with and without a
+// password and a volume, and counts in it.
+func TestTrialRuns(t *testing.T) {
+	plugin := binary(t)
+	for name, own := range map[string]string{
+		"plain":    "trial: { enabled: true }",
+		"password": "trial: { enabled: true, storage: 1Gi }\nredis: { password: \"a \\\"secret\\\" $HOME\" }",
+	} {
+		t.Run(name, func(t *testing.T) {
+			values := valuesToRun(t, "gateway", "", 2)
+			delete(values, "redis")
+			maps.Copy(values, valuesOf(t, own))
+			all := objects(t, manifest(t, values))
+			container := find(t, all, func(*apps.StatefulSet) bool { return true }).Spec.Template.Spec.Containers[0]
+			port, data := freePort(t), t.TempDir()
+			script := strings.ReplaceAll(container.Command[2], "/data", data) + fmt.Sprint(" --port ", port)
+			cmd := exec.Command(container.Command[0], container.Command[1], script)
+			for _, e := range container.Env {
+				ref := e.ValueFrom.SecretKeyRef
+				secret := find(t, all, func(s *core.Secret) bool { return s.Name == ref.Name })
+				cmd.Env = append(cmd.Env, e.Name+"="+secret.StringData[ref.Key])
+			}
+			cmd.Env = append(cmd.Env, "PATH="+os.Getenv("PATH"))
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			service := find(t, all, func(s *core.Service) bool { return strings.HasSuffix(s.Name, "-redis") })
+			resolve := upstream(t)
+			resolve[fmt.Sprintf("%s:%d", service.Name, service.Spec.Ports[0].Port)] = fmt.Sprint("127.0.0.1:", port)
+			pod := start(t, plugin, values, resolve)
+			await(t, pod.ready)
+			for i, want := range []string{"200 1", "200 0", "429 0"} {
+				if status, remaining, err := ask(pod.proxy); fmt.Sprint(status, " ", remaining) != want {
+					t.Errorf("request %d: %d %s, %v, want %s", i+1, status, remaining, err, want)
+				}
+			}
+			files, err := os.ReadDir(data)
+			if kept := err == nil && len(files) > 0; kept != strings.Contains(own, "storage") {
+				t.Errorf("it keeps its data: %t, %v", kept, err)
+			}
+		})
+	}
+}
+
 // TestHelmTest runs what the pod of `helm test` does, with a gateway and without one.
 func TestHelmTest(t *testing.T) {
 	redis := testredis.Start(t, "--requirepass", "the secret")
@@ -355,9 +402,7 @@ func TestRollingUpdate(t *testing.T) {
 			}
 			for range 2 {
 				next := start(t, plugin, values, resolve)
-				for !answers(next.ready) {
-					time.Sleep(10 * time.Millisecond)
-				}
+				await(t, next.ready)
 				old := pods[0]
 				pods = append(pods[1:], next)
 				time.AfterFunc(heardAfter, tell)
@@ -418,6 +463,16 @@ func (p pod) overlay(all []any) (install core.Container, volumes []core.Volume, 
 	}
 	p.mount(all, kong.Deployment.UserDefinedVolumes, kong.Deployment.UserDefinedVolumeMounts)
 	return kong.Deployment.InitContainers[0], kong.Deployment.UserDefinedVolumes, fmt.Appendf(nil, kongConfig, 2)
+}
+
+// await waits until there is an answer.
+func await(t *testing.T, url string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !answers(url); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no answer of %s within a minute", url)
+		}
+	}
 }
 
 func answers(url string) bool {
