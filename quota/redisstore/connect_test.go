@@ -316,3 +316,22 @@ func TestDemotedMaster(t *testing.T) {
 		t.Errorf("%d connections to it are kept", stats.TotalConns)
 	}
 }
+
+// A server that will decide later is no answer, at once: it is not asked a second time.
+func TestServerThatDecidesLater(t *testing.T) {
+	server := testredis.Start(t, "--replicaof", "127.0.0.1 1", "--replica-serve-stale-data", "no")
+	client := server.Client()
+	store := redisstore.New(client)
+	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	_, _ = store.Spend(ctx, request) // sends the script's text
+	if err := client.ConfigResetStat(ctx).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Spend(ctx, request); !errors.Is(err, quota.ErrUnavailable) || !strings.Contains(err.Error(), "MASTERDOWN") {
+		t.Errorf("got %v", err)
+	}
+	asked, err := client.Info(ctx, "commandstats").Result()
+	if err != nil || !strings.Contains(asked, "cmdstat_evalsha:") || strings.Contains(asked, "cmdstat_eval:") {
+		t.Errorf("%v, %s", err, asked)
+	}
+}

@@ -20,17 +20,17 @@ func key(namespace, scope string, id quota.Identity) string {
 var (
 	// errNoScript: it does not have the script of that hash.
 	errNoScript = errors.New("the server does not have the script")
-	// errElsewhere: another server decides, or this one in a moment. go-redis knows
-	// how to go on, but does not see it in a raw reply.
-	errElsewhere = errors.New("the server does not decide this now")
+	// errElsewhere: another server decides. go-redis knows how to get there, but does
+	// not see it in a raw reply.
+	errElsewhere = errors.New("another server decides this")
 )
 
-// notRun are the codes of Redis' errors for both. READONLY comes from a master
-// that became a replica, at the script's first write.
+// notRun are the codes of Redis' errors for both. READONLY comes from a master that
+// became a replica, at the script's first write. A server that is LOADING, say, does
+// not decide either, but nobody else does: that is no answer, and said at once.
 var notRun = map[string]error{
 	"NOSCRIPT": errNoScript,
-	"MOVED":    errElsewhere, "ASK": errElsewhere, "TRYAGAIN": errElsewhere, "CLUSTERDOWN": errElsewhere,
-	"READONLY": errElsewhere, "MASTERDOWN": errElsewhere, "LOADING": errElsewhere,
+	"MOVED":    errElsewhere, "ASK": errElsewhere, "TRYAGAIN": errElsewhere, "READONLY": errElsewhere,
 }
 
 // integers reads a flat array of integers in RESP, and appends them to numbers.
