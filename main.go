@@ -93,10 +93,9 @@ func dump(stdout io.Writer) error {
 	return err
 }
 
-// drainTime is how long a stop waits for the requests in their access phase. It
-// is above what one takes (the plugin's timeout) and below what Kubernetes
-// waits before it kills.
-const drainTime = 5 * time.Second
+// slack is how much longer than its requests may take a stop waits for them, for what
+// Kong takes to answer; and how long it may take to give back what was leased.
+const slack = 2 * time.Second
 
 func serve(envFile string, stderr io.Writer) error {
 	s, strange, err := settings.Load(envFile)
@@ -136,15 +135,20 @@ func serve(envFile string, stderr io.Writer) error {
 		return err
 	case caught := <-stop:
 		logger.Info("stopping", "signal", caught.String())
-		ctx, cancel := context.WithTimeout(context.Background(), drainTime)
-		defer cancel()
 		_ = listener.Close()
-		if err := server.Stop(ctx); err != nil {
-			logger.Warn("stopped before all requests were answered", "after", drainTime.String())
+		patience := p.Patience() + slack
+		if err := within(patience, server.Stop); err != nil {
+			logger.Warn("stopped before all requests were answered", "after", patience.String())
 		}
-		p.Stop(ctx)
-		return nil
+		return within(slack, func(ctx context.Context) error { p.Stop(ctx); return nil })
 	}
+}
+
+// within gives a function so much time.
+func within(limit time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return do(ctx)
 }
 
 // ownName is the name by which Kong knows the plugin: that of the executable.

@@ -519,6 +519,32 @@ func TestStopAndStaleSocket(t *testing.T) {
 	eventually(t, "the next server took the socket", func() bool { return k.get("/key", "alice").status == 200 })
 }
 
+// A stop waits for requests that wait for their turn, as long as their limit lets them.
+func TestStopWaitsForDelays(t *testing.T) {
+	k := start(t, `
+- name: quota
+  service: s
+  config: { limits: [ { name: calls, algorithm: gcra, limit: 1, burst: 1, window: 3s, on_limit: delay, max_delay: 4s } ] }
+`, "QUOTA_REDIS_ADDRESS="+testredis.Start(t).Address(), "QUOTA_LISTEN_ADDRESS=127.0.0.1:0")
+	metrics := k.metrics()
+	k.expect("/key", "alice", "200 0")
+	answers := make(chan answer, 1)
+	go func() { answers <- k.get("/key", "alice") }()
+	eventually(t, "a request waits", func() bool {
+		return strings.Contains(get(t, metrics+"/metrics", "").body, "\nquota_waiting_requests 1\n")
+	})
+	if err := syscall.Kill(k.PluginPID(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answers; a.status != 200 {
+		t.Errorf("status %d, want 200 after its turn", a.status)
+	}
+	eventually(t, "it has stopped", func() bool { return strings.Contains(k.log.String(), "plugin server ended") })
+	if log := k.log.String(); !strings.Contains(log, "status=<nil>") || strings.Contains(log, "before all requests were answered") {
+		t.Error(log)
+	}
+}
+
 func TestMemoryStore(t *testing.T) {
 	k := start(t, `
 - { name: quota, service: s, config: { limits: [ { name: a, limit: 2, window: hour } ] } }
@@ -529,27 +555,27 @@ func TestMemoryStore(t *testing.T) {
 	}
 }
 
-func TestMetricsAndHealth(t *testing.T) {
-	redis := testredis.Start(t)
-	k := start(t, `
-- { name: quota, service: s, config: { limits: [ { name: a, limit: 2, window: hour } ] } }
-`, "QUOTA_REDIS_ADDRESS="+redis.Address(), "QUOTA_LISTEN_ADDRESS=127.0.0.1:0")
-	k.expect("/key", "alice", "200 1, 200 0, 429 0")
-	var base string
-	eventually(t, "the listener's address is in the log", func() bool {
+// metrics is the URL of the plugin server's listener; its settings must have one.
+func (k *kong) metrics() (base string) {
+	k.t.Helper()
+	eventually(k.t, "the listener's address is in the log", func() bool {
 		_, rest, found := strings.Cut(k.log.String(), `metrics and health\" address=`)
 		if found {
 			base = "http://" + strings.FieldsFunc(rest, func(c rune) bool { return c == '"' || c == ' ' || c == '\\' || c == '\n' })[0]
 		}
 		return found
 	})
-	get := func(path string) answer {
-		request, err := http.NewRequest(http.MethodGet, base+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return do(t, http.DefaultClient, request)
-	}
+	return base
+}
+
+func TestMetricsAndHealth(t *testing.T) {
+	redis := testredis.Start(t)
+	k := start(t, `
+- { name: quota, service: s, config: { limits: [ { name: a, limit: 2, window: hour } ] } }
+`, "QUOTA_REDIS_ADDRESS="+redis.Address(), "QUOTA_LISTEN_ADDRESS=127.0.0.1:0")
+	k.expect("/key", "alice", "200 1, 200 0, 429 0")
+	base := k.metrics()
+	get := func(path string) answer { return get(t, base+path, "") }
 	a := get("/metrics")
 	for _, line := range []string{`quota_decisions_total{state="allowed"} 1`, `quota_decisions_total{state="hit_quota"} 1`, `quota_decisions_total{state="over_quota"} 1`, `quota_decision_seconds_count 3`} {
 		if !strings.Contains(a.body, line+"\n") {

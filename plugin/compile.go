@@ -67,9 +67,24 @@ func (i *Instance) compile(c Config, where placement, problems []error) error {
 	i.upstreamHeaders = c.UpstreamHeaders
 	i.denyOnError = c.OnError == onErrorDeny
 	i.oneService = where.ServiceID != "" || where.RouteID != ""
+	i.plugin.await(time.Duration(c.Timeout)*time.Millisecond, policy)
 	log := i.plugin.log.With("plugin_id", where.PluginID)
 	i.log = log.Error
 	return nil
+}
+
+// await notes how long requests of a policy may take.
+func (p *Plugin) await(timeout time.Duration, policy *quota.Policy) {
+	longest := timeout
+	for _, rule := range policy.Rules() {
+		longest = max(longest, timeout+rule.Limit.MaxDelay)
+	}
+	for {
+		known := p.patience.Load()
+		if int64(longest) <= known || p.patience.CompareAndSwap(known, int64(longest)) {
+			return
+		}
+	}
 }
 
 // Access is the access phase of one request.

@@ -6,6 +6,7 @@ package plugin
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"kong-quota/internal/settings"
@@ -29,6 +30,9 @@ type Plugin struct {
 	metrics *metrics
 	waiters *quota.Waiters
 	log     *slog.Logger
+	// patience is the longest that a request of any instance so far may take, in
+	// nanoseconds: its timeout, and its delay.
+	patience atomic.Int64
 }
 
 // New makes the plugin of a process. It does not wait for Redis.
@@ -40,6 +44,10 @@ func New(s settings.Settings, log *slog.Logger) (*Plugin, error) {
 	waiters := quota.NewWaiters(s.MaxWaiters)
 	return &Plugin{stores: stores, metrics: newMetrics(waiters, stores), waiters: waiters, log: log}, nil
 }
+
+// Patience is the longest that the configurations so far let a request take for the
+// store's answer and for its turn; what Kong takes to answer comes on top.
+func (p *Plugin) Patience() time.Duration { return time.Duration(p.patience.Load()) }
 
 // Stop gives back what this node holds of leased quotas. It is called when no
 // request is under way any more.
