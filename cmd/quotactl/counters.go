@@ -147,7 +147,11 @@ type ledger struct {
 	*kongconfig.Configuration
 	settings settings.Settings
 	all      []counted
-	stores   map[redisstore.Connection]*redisstore.Store
+	// byConsumer are numbers in all, by the id of the consumer whom the identities have
+	// that are counted, and "" where they need have none. There may be as many
+	// configurations as consumers.
+	byConsumer map[string][]int
+	stores     map[redisstore.Connection]*redisstore.Store
 }
 
 // open reads the configurations and the settings. It does not connect to Redis yet.
@@ -160,7 +164,7 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &ledger{configuration, process, nil, map[redisstore.Connection]*redisstore.Store{}}
+	l := &ledger{configuration, process, nil, map[string][]int{}, map[redisstore.Connection]*redisstore.Store{}}
 	for _, p := range configuration.Plugins {
 		if p.Disabled || s.service != "" && !p.Service.Is(s.service) || s.route != "" && !p.Route.Is(s.route) {
 			continue
@@ -172,12 +176,23 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 		if one.Elsewhere {
 			return nil, fmt.Errorf("%s: only the running Kong knows the id of what this is on: use --admin", p.Place)
 		}
-		l.all = append(l.all, one)
+		l.add(one)
 	}
 	if len(l.all) == 0 {
 		return nil, errors.New("no configuration of quota is there, or none of what was asked for")
 	}
 	return l, nil
+}
+
+func (l *ledger) add(c counted) {
+	for _, part := range c.Parts {
+		consumer := c.Consumer.ID
+		if !slices.Contains(strings.Split(part.Identify(), "+"), "consumer") {
+			consumer = ""
+		}
+		l.byConsumer[consumer] = append(l.byConsumer[consumer], len(l.all))
+	}
+	l.all = append(l.all, c)
 }
 
 // store connects to the Redis that a configuration counts in.
@@ -197,10 +212,10 @@ func (l *ledger) store(c counted) (*redisstore.Store, error) {
 }
 
 // identity reads who is meant: alice is a consumer by name, custom_id or id; anything
-// else is kind:value, and a compound has pluses between its parts.
+// else is kind:value, and a compound has pluses before the kinds that follow.
 func (l *ledger) identity(ctx context.Context, text string) (quota.Identity, error) {
 	var parts []quota.Identity
-	for part := range strings.SplitSeq(text, "+") {
+	for _, part := range compound(text) {
 		kind, value, named := strings.Cut(part, ":")
 		if !named {
 			kind, value = "consumer", part
@@ -231,6 +246,20 @@ func (l *ledger) identity(ctx context.Context, text string) (quota.Identity, err
 		parts = append(parts, quota.NewIdentity(kind, value))
 	}
 	return quota.Compound(parts...), nil
+}
+
+// compound takes an identity apart where a plus comes before a kind; other pluses, as
+// of phone numbers, are of the value.
+func compound(text string) (parts []string) {
+	for piece := range strings.SplitSeq(text, "+") {
+		kind, _, named := strings.Cut(piece, ":")
+		if len(parts) > 0 && (!named || !slices.Contains(plugin.IdentityKinds(), kind)) {
+			parts[len(parts)-1] += "+" + piece
+		} else {
+			parts = append(parts, piece)
+		}
+	}
+	return parts
 }
 
 // name writes identities for people: consumers, services and routes by name.
@@ -267,27 +296,30 @@ type counter struct {
 // of gives the counters of an identity: those of a consumer's own configuration
 // instead of the general ones at the same place, and none twice.
 func (l *ledger) of(id quota.Identity) (counters []counter) {
-	consumers := map[string]bool{}
-	for part := range strings.SplitSeq(string(id), "+") {
-		if consumer, ok := strings.CutPrefix(part, "consumer:"); ok {
-			consumers[consumer] = true
-		}
-	}
 	type place struct{ service, route string }
 	shadowed := map[place]bool{}
-	for _, c := range l.all {
-		if consumers[c.Consumer.ID] {
-			shadowed[place{c.Service.ID, c.Route.ID}] = true
+	candidates := slices.Clone(l.byConsumer[""])
+	for part := range strings.SplitSeq(string(id), "+") {
+		consumer, is := strings.CutPrefix(part, "consumer:")
+		if !is {
+			continue
+		}
+		for _, i := range l.byConsumer[consumer] {
+			candidates = append(candidates, i)
+			shadowed[place{l.all[i].Service.ID, l.all[i].Route.ID}] = true
 		}
 	}
+	slices.Sort(candidates)
+	candidates = slices.Compact(candidates)
 	type key struct {
 		redis redisstore.Connection
 		scope string
 		names string
 	}
 	seen := map[key]bool{}
-	for _, c := range l.all {
-		if len(consumers) > 0 && c.Consumer.ID == "" && shadowed[place{c.Service.ID, c.Route.ID}] {
+	for _, i := range candidates {
+		c := l.all[i]
+		if c.Consumer.ID == "" && shadowed[place{c.Service.ID, c.Route.ID}] {
 			continue
 		}
 		for _, part := range c.Parts {

@@ -123,6 +123,7 @@ services:
 consumers: [ { username: alice, custom_id: c-1 }, { username: bob } ]
 plugins:
 - { name: quota, service: sms, consumer: alice, config: { limits: [ { name: daily, limit: 50, window: day } ] } }
+- { name: quota, route: bulk, consumer: alice, config: { identify: [header], header_name: X-Phone, limits: [ { name: codes, limit: 3, window: day } ] } }
 - { name: quota, service: sms, consumer: bob, enabled: false, config: { limits: [ { name: daily, limit: 70, window: day } ] } }
 `
 
@@ -181,9 +182,10 @@ func TestUsage(t *testing.T) {
 		"c-1":                             "alice service sms daily 10 50 40",
 		"consumer:alice":                  "alice service sms daily 10 50 40",
 		"bob":                             "bob service sms daily 4 5 1\nbob service sms second 0 20 20",
-		"ip:10.0.0.7":                     "ip:10.0.0.7 service sms daily 1 5 4\nip:10.0.0.7 service sms second 0 20 20\nip:10.0.0.7 route bulk hour 30 100 70",
-		"ip:10.0.0.7 --route bulk":        "ip:10.0.0.7 route bulk hour 30 100 70",
+		"ip:10.0.0.7":                     "ip:10.0.0.7 service sms daily 1 5 4\nip:10.0.0.7 service sms second 0 20 20\nip:10.0.0.7 route bulk hour 30 100 70\nip:10.0.0.7 route bulk codes 0 3 3",
+		"ip:10.0.0.7 --route bulk":        "ip:10.0.0.7 route bulk hour 30 100 70\nip:10.0.0.7 route bulk codes 0 3 3",
 		"ip:10.0.0.7 alice --service sms": "ip:10.0.0.7 service sms daily 1 5 4\nip:10.0.0.7 service sms second 0 20 20\nalice service sms daily 10 50 40",
+		"header:+86":                      "header:%2B86 route bulk codes 0 3 3",
 		"service:sms":                     "service:sms service sms all 15 1000 985",
 		"":                                "bob service sms daily 4 5 1\nip:10.0.0.7 route bulk hour 30 100 70\nalice service sms daily 10 50 40\nip:10.0.0.7 service sms daily 1 5 4\nservice:sms service sms all 15 1000 985",
 		"--top 2":                         "bob service sms daily 4 5 1\nip:10.0.0.7 route bulk hour 30 100 70",
@@ -285,6 +287,17 @@ func TestWhatIsRefused(t *testing.T) {
 		status, stdout, stderr := ctl(t, "", args...)
 		if status != c.status || !strings.Contains(stderr, c.want) || strings.Contains(stdout+stderr, "s3cret") {
 			t.Errorf("%s: status %d, want %d\ngot  %s%s\nwant %s", c.args, status, c.status, stdout, stderr, c.want)
+		}
+	}
+}
+
+func TestCompound(t *testing.T) {
+	for text, want := range map[string]string{
+		"alice": "alice", "alice+ip:10.0.0.7": "alice|ip:10.0.0.7", "header:+8613800000000": "header:+8613800000000",
+		"header:+86+consumer:a+b": "header:+86|consumer:a+b", "a+phone:1": "a+phone:1", "": "", "+": "+",
+	} {
+		if got := strings.Join(compound(text), "|"); got != want {
+			t.Errorf("%q is %s, want %s", text, got, want)
 		}
 	}
 }

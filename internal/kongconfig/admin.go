@@ -56,17 +56,10 @@ func (a Admin) Read(ctx context.Context) (*Configuration, error) {
 		config, _ := WithoutNulls(p.Config).(map[string]any)
 		c.Plugins = append(c.Plugins, Plugin{
 			Place: Place{File: a.URL, Path: "/plugins/" + p.ID}, ID: p.ID, Config: config, Disabled: !p.Enabled,
+			// There may be as many consumers as plugins: their names are asked for when
+			// they are needed.
 			Service: entity(p.Service), Route: entity(p.Route), Consumer: entity(p.Consumer),
 		})
-	}
-	for i := range c.Plugins {
-		if consumer := &c.Plugins[i].Consumer; consumer.ID != "" {
-			found, err := a.consumer(ctx, consumer.ID)
-			if err != nil {
-				return nil, err
-			}
-			*consumer = found.Entity
-		}
 	}
 	return c, nil
 }

@@ -324,44 +324,49 @@ func (r *reader) finish() {
 			r.Plugins = append(r.Plugins, w.plugin)
 		}
 	}
+	known := map[string]map[string]Entity{"service": byName(r.services), "route": byName(r.routes)}
+	var consumers []Entity
+	for _, c := range r.consumers {
+		consumers = append(consumers, c.Entity)
+	}
+	known["consumer"] = byName(consumers)
 	for _, ref := range r.references {
+		found, there := known[ref.kind][ref.name]
+		if !there {
+			r.Problems = append(r.Problems, Problem{Place: ref.place, Message: fmt.Sprintf("%q is no %s of these files", ref.name, ref.kind)})
+			found = Entity{Name: ref.name}
+		}
 		p := &r.Plugins[ref.of]
-		var known []Entity
-		var in *Entity
 		switch ref.kind {
 		case "service":
-			known, in = r.services, &p.Service
+			p.Service = found
 		case "route":
-			known, in = r.routes, &p.Route
+			p.Route = found
 		case "consumer":
-			in = &p.Consumer
-			for _, c := range r.consumers {
-				known = append(known, c.Entity)
-			}
-		}
-		found := false
-		for _, e := range known {
-			if e.ID == ref.name || e.Name == ref.name {
-				*in, found = e, true
-			}
-		}
-		if !found {
-			r.Problems = append(r.Problems, Problem{Place: ref.place, Message: fmt.Sprintf("%q is no %s of these files", ref.name, ref.kind)})
-			*in = Entity{Name: ref.name}
+			p.Consumer = found
 		}
 	}
 	if !r.declarative {
 		return
 	}
-	consumers := r.consumers
 	r.Consumer = func(_ context.Context, name string) (Consumer, error) {
-		for _, c := range consumers {
+		for _, c := range r.consumers {
 			if name == c.Name || name == c.ID || name == c.CustomID {
 				return c, nil
 			}
 		}
 		return Consumer{}, fmt.Errorf("consumer %q is in none of the files: %w", name, ErrUnknown)
 	}
+}
+
+// byName finds entities by what a declarative file may name them: name or id.
+func byName(all []Entity) map[string]Entity {
+	found := map[string]Entity{}
+	for _, e := range all {
+		found[e.Name], found[e.ID] = e, e
+	}
+	delete(found, "")
+	return found
 }
 
 // ErrUnknown: there is no such consumer.

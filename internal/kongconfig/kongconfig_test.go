@@ -248,7 +248,7 @@ func TestAdmin(t *testing.T) {
 	for _, p := range c.Plugins {
 		got = append(got, fmt.Sprint(p.Path, p.Service, p.Route, p.Consumer, p.Disabled, p.Config))
 	}
-	want := []string{"/plugins/p1smsfalsemap[limits:[map[name:a]]]", "/plugins/p2r1alicetruemap[]"}
+	want := []string{"/plugins/p1smsfalsemap[limits:[map[name:a]]]", "/plugins/p2r1c1truemap[]"}
 	if strings.ReplaceAll(strings.Join(got, "\n"), " ", "") != strings.ReplaceAll(strings.Join(want, "\n"), " ", "") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
