@@ -15,6 +15,7 @@ import (
 	"kong-quota/internal/settings"
 	"kong-quota/plugin"
 	"kong-quota/quota"
+	"kong-quota/quota/redisstore"
 )
 
 func lintCommand() *cobra.Command {
@@ -155,3 +156,39 @@ func all(err error) []error {
 	}
 	return []error{err}
 }
+
+// disagreements finds configurations that restart each other's counters: they count
+// the same limit of the same callers in the same scope, in different ways.
+func disagreements(all []counted) (problems []kongconfig.Problem) {
+	type counter struct {
+		redis          redisstore.Connection
+		scope          string
+		consumer       string
+		identify, name string
+	}
+	type seen struct {
+		shape string
+		at    kongconfig.Place
+	}
+	first := map[counter]seen{}
+	for _, c := range all {
+		if c.Elsewhere {
+			continue
+		}
+		for _, part := range c.Parts {
+			for i, rule := range part.Policy.Rules() {
+				counter := counter{c.Redis, c.Scope, c.Consumer.String(), part.Identify(), rule.Limit.Name}
+				at := c.At(fmt.Sprintf("limits[%d]", part.Limits[i]+1))
+				other, there := first[counter]
+				if !there {
+					first[counter] = seen{rule.Shape, at}
+				} else if other.shape != rule.Shape {
+					problems = append(problems, kongconfig.Problem{Place: at, Message: fmt.Sprintf(
+						"limit %q counts in the same place as that of %s, but differs in algorithm, window or alignment: each request to one restarts the counter of the other", rule.Limit.Name, other.at)})
+				}
+			}
+		}
+	}
+	return problems
+}
+

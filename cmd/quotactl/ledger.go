@@ -2,15 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
-	"os"
 	"slices"
 	"strings"
-	"time"
-
-	"github.com/spf13/cobra"
+	"sync"
 
 	"kong-quota/internal/devkong/schema"
 	"kong-quota/internal/kongconfig"
@@ -19,6 +14,20 @@ import (
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
 )
+
+// ledger is what the subcommands that look at counters work on.
+type ledger struct {
+	*kongconfig.Configuration
+	settings settings.Settings
+	all      []counted
+	// byConsumer are numbers in all, by the id of the consumer whom the identities have
+	// that are counted, and "" where they need have none. There may be as many
+	// configurations as consumers.
+	byConsumer map[string][]int
+
+	mu     sync.Mutex
+	stores map[redisstore.Connection]*redisstore.Store
+}
 
 // counted is a configuration of the plugin, and the counters that it makes.
 type counted struct {
@@ -60,130 +69,6 @@ func (c counted) where() string {
 	return "scope " + c.Scope
 }
 
-// disagreements finds configurations that restart each other's counters: they count
-// the same limit of the same callers in the same scope, in different ways.
-func disagreements(all []counted) (problems []kongconfig.Problem) {
-	type counter struct {
-		redis          redisstore.Connection
-		scope          string
-		consumer       string
-		identify, name string
-	}
-	type seen struct {
-		shape string
-		at    kongconfig.Place
-	}
-	first := map[counter]seen{}
-	for _, c := range all {
-		if c.Elsewhere {
-			continue
-		}
-		for _, part := range c.Parts {
-			for i, rule := range part.Policy.Rules() {
-				counter := counter{c.Redis, c.Scope, c.Consumer.String(), part.Identify(), rule.Limit.Name}
-				at := c.At(fmt.Sprintf("limits[%d]", part.Limits[i]+1))
-				other, there := first[counter]
-				if !there {
-					first[counter] = seen{rule.Shape, at}
-				} else if other.shape != rule.Shape {
-					problems = append(problems, kongconfig.Problem{Place: at, Message: fmt.Sprintf(
-						"limit %q counts in the same place as that of %s, but differs in algorithm, window or alignment: each request to one restarts the counter of the other", rule.Limit.Name, other.at)})
-				}
-			}
-		}
-	}
-	return problems
-}
-
-// source says where the configurations are, and which of them are meant.
-type source struct {
-	files          []string
-	admin          string
-	adminHeaders   []string
-	envFile        string
-	service, route string
-}
-
-func (s *source) flags(c *cobra.Command) {
-	f := c.Flags()
-	f.StringArrayVarP(&s.files, "file", "f", nil, "declarative configuration of Kong (kong.yml); may be given several times")
-	f.StringVar(&s.admin, "admin", "", "URL of Kong's Admin API, such as http://127.0.0.1:8001")
-	f.StringArrayVar(&s.adminHeaders, "admin-header", nil, `header of requests to the Admin API, as "Name: value"; $QUOTACTL_ADMIN_TOKEN is sent as Kong-Admin-Token`)
-	f.StringVar(&s.envFile, "env-file", "", "file with QUOTA_ variables: how to reach Redis; the environment's count before it")
-	f.StringVar(&s.service, "service", "", "only what is counted on this service")
-	f.StringVar(&s.route, "route", "", "only what is counted on this route")
-	c.MarkFlagsMutuallyExclusive("file", "admin")
-	c.MarkFlagsMutuallyExclusive("service", "route")
-}
-
-// read reads the configurations.
-func (s *source) read(ctx context.Context) (*kongconfig.Configuration, error) {
-	if s.admin == "" {
-		if len(s.files) == 0 {
-			return nil, errors.New("say where the limits are: --admin URL or --file kong.yml")
-		}
-		c, err := kongconfig.Read(s.files...)
-		if err == nil && len(c.Problems) > 0 {
-			err = fmt.Errorf("%s (see quotactl lint)", c.Problems[0])
-		}
-		return c, err
-	}
-	header := http.Header{}
-	if token := os.Getenv("QUOTACTL_ADMIN_TOKEN"); token != "" {
-		header.Set("Kong-Admin-Token", token)
-	}
-	for _, h := range s.adminHeaders {
-		name, value, ok := strings.Cut(h, ":")
-		if !ok {
-			return nil, fmt.Errorf("--admin-header: %q must be \"Name: value\"", name)
-		}
-		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
-	}
-	return kongconfig.Admin{URL: s.admin, Header: header, Client: &http.Client{Timeout: 30 * time.Second}}.Read(ctx)
-}
-
-// ledger is what the subcommands that look at counters work on.
-type ledger struct {
-	*kongconfig.Configuration
-	settings settings.Settings
-	all      []counted
-	// byConsumer are numbers in all, by the id of the consumer whom the identities have
-	// that are counted, and "" where they need have none. There may be as many
-	// configurations as consumers.
-	byConsumer map[string][]int
-	stores     map[redisstore.Connection]*redisstore.Store
-}
-
-// open reads the configurations and the settings. It does not connect to Redis yet.
-func (s *source) open(ctx context.Context) (*ledger, error) {
-	configuration, err := s.read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	process, _, err := settings.Load(s.envFile)
-	if err != nil {
-		return nil, err
-	}
-	l := &ledger{configuration, process, nil, map[string][]int{}, map[redisstore.Connection]*redisstore.Store{}}
-	for _, p := range configuration.Plugins {
-		if p.Disabled || s.service != "" && !p.Service.Is(s.service) || s.route != "" && !p.Route.Is(s.route) {
-			continue
-		}
-		one, err := countersOf(p, process)
-		if err != nil {
-			return nil, err
-		}
-		if one.Elsewhere {
-			return nil, fmt.Errorf("%s: only the running Kong knows the id of what this is on: use --admin", p.Place)
-		}
-		l.add(one)
-	}
-	if len(l.all) == 0 {
-		return nil, errors.New("no configuration of quota is there, or none of what was asked for")
-	}
-	return l, nil
-}
-
 func (l *ledger) add(c counted) {
 	for _, part := range c.Parts {
 		consumer := c.Consumer.ID
@@ -197,6 +82,8 @@ func (l *ledger) add(c counted) {
 
 // store connects to the Redis that a configuration counts in.
 func (l *ledger) store(c counted) (*redisstore.Store, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if s := l.stores[c.Redis]; s != nil {
 		return s, nil
 	}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"kong-quota/internal/kongconfig"
+	"kong-quota/internal/settings"
+	"kong-quota/quota/redisstore"
+)
+
+// source says where the configurations are, and which of them are meant.
+type source struct {
+	files          []string
+	admin          string
+	adminHeaders   []string
+	envFile        string
+	service, route string
+}
+
+func (s *source) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringArrayVarP(&s.files, "file", "f", nil, "declarative configuration of Kong (kong.yml); may be given several times")
+	f.StringVar(&s.admin, "admin", "", "URL of Kong's Admin API, such as http://127.0.0.1:8001")
+	f.StringArrayVar(&s.adminHeaders, "admin-header", nil, `header of requests to the Admin API, as "Name: value"; $QUOTACTL_ADMIN_TOKEN is sent as Kong-Admin-Token`)
+	f.StringVar(&s.envFile, "env-file", "", "file with QUOTA_ variables: how to reach Redis; the environment's count before it")
+	f.StringVar(&s.service, "service", "", "only what is counted on this service")
+	f.StringVar(&s.route, "route", "", "only what is counted on this route")
+	c.MarkFlagsMutuallyExclusive("file", "admin")
+	c.MarkFlagsMutuallyExclusive("service", "route")
+}
+
+// read reads the configurations.
+func (s *source) read(ctx context.Context) (*kongconfig.Configuration, error) {
+	if s.admin == "" {
+		if len(s.files) == 0 {
+			return nil, errors.New("say where the limits are: --admin URL or --file kong.yml")
+		}
+		c, err := kongconfig.Read(s.files...)
+		if err == nil && len(c.Problems) > 0 {
+			err = fmt.Errorf("%s (see quotactl lint)", c.Problems[0])
+		}
+		return c, err
+	}
+	header := http.Header{}
+	if token := os.Getenv("QUOTACTL_ADMIN_TOKEN"); token != "" {
+		header.Set("Kong-Admin-Token", token)
+	}
+	for _, h := range s.adminHeaders {
+		name, value, ok := strings.Cut(h, ":")
+		if !ok {
+			return nil, fmt.Errorf("--admin-header: %q must be \"Name: value\"", name)
+		}
+		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
+	}
+	return kongconfig.Admin{URL: s.admin, Header: header, Client: &http.Client{Timeout: 30 * time.Second}}.Read(ctx)
+}
+
+// open reads the configurations and the settings. It does not connect to Redis yet.
+func (s *source) open(ctx context.Context) (*ledger, error) {
+	configuration, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	process, _, err := settings.Load(s.envFile)
+	if err != nil {
+		return nil, err
+	}
+	l := &ledger{Configuration: configuration, settings: process, byConsumer: map[string][]int{}, stores: map[redisstore.Connection]*redisstore.Store{}}
+	for _, p := range configuration.Plugins {
+		if p.Disabled || s.service != "" && !p.Service.Is(s.service) || s.route != "" && !p.Route.Is(s.route) {
+			continue
+		}
+		one, err := countersOf(p, process)
+		if err != nil {
+			return nil, err
+		}
+		if one.Elsewhere {
+			return nil, fmt.Errorf("%s: only the running Kong knows the id of what this is on: use --admin", p.Place)
+		}
+		l.add(one)
+	}
+	if len(l.all) == 0 {
+		return nil, errors.New("no configuration of quota is there, or none of what was asked for")
+	}
+	return l, nil
+}
+
