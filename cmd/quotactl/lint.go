@@ -191,4 +191,3 @@ func disagreements(all []counted) (problems []kongconfig.Problem) {
 	}
 	return problems
 }
-

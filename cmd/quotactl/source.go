@@ -92,4 +92,3 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 	}
 	return l, nil
 }
-
