@@ -21,6 +21,11 @@ func install(folder, prefix string) error {
 			return fmt.Errorf("install: %w", err)
 		}
 	}
+	// Kong makes the socket there, as another user perhaps: in its own charts pods say
+	// none, and each container has its own.
+	if err := os.Chmod(prefix, os.ModeSticky|0o777); err != nil {
+		return fmt.Errorf("install: %w", err)
+	}
 	if err := copyFile(own, filepath.Join(folder, plugin.Name)); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
