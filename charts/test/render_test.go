@@ -356,6 +356,7 @@ var conditionals = map[string]struct{ values, has, hasNot string }{
 	"labels of the overlay":  {"mode: overlay\n" + base + "overlay: { podLabels: { app: mine } }\nmetrics: { serviceMonitor: { enabled: true } }", "  selector:\n    app: mine\n  ports", "component: app"},
 	"alerts of the overlay":  {"mode: overlay\n" + base + "metrics: { prometheusRule: { enabled: true }, dashboard: { enabled: true } }", `pod=~"kong-.*",namespace="default"`, "kind: Deployment"},
 	"policy of the overlay":  {"mode: overlay\ntrial: { enabled: true }\nnetworkPolicy: { enabled: true }", "  - from:\n    - podSelector:\n        matchLabels:\n          app.kubernetes.io/instance: kong", "policyTypes: [Egress]"},
+	"users of OpenShift":     {base + "podSecurityContext: { runAsUser: null, runAsGroup: null, fsGroup: null }", "      securityContext:\n        runAsNonRoot: true\n        seccompProfile", "runAsUser"},
 	"TLS":                    {"redis: { address: \"redis:6379\", tls: { enabled: true, existingSecret: s } }", "QUOTA_REDIS_TLS_CA_FILE=/etc/kong-quota/tls/ca.crt", "CERT_FILE"},
 }
 
