@@ -33,7 +33,12 @@ func install(folder, prefix string) error {
 	if err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "dump.json"), append(text, '\n'), 0o644); err != nil {
+	kept := filepath.Join(folder, "dump.json")
+	err = os.WriteFile(kept, append(text, '\n'), 0o644)
+	if err == nil {
+		err = os.Chmod(kept, 0o644) // whatever the umask
+	}
+	if err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
 	return nil

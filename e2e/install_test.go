@@ -54,6 +54,7 @@ func TestInstalledByAnotherUser(t *testing.T) {
 		return cmd
 	}
 	prefix := filepath.Join(volume, "run")
+	defer syscall.Umask(syscall.Umask(0o077)) // the strictest that a container may have
 	if out, err := as(65532, image, "-install", volume, "-kong-prefix", prefix).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

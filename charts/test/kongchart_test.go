@@ -44,28 +44,46 @@ func TestInKongsCharts(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		chart *helm.Chart
+		key   string // of the ConfigMap
 		own   string // values that a user may have
 	}{
-		"kong.yaml":    {kong, "podAnnotations: { mine: kept }\nenv: { log_level: info }"},
-		"ingress.yaml": {ingress, "gateway: { podAnnotations: { mine: kept }, env: { log_level: info } }"},
+		"kong":             {kong, "kong.yaml", "podAnnotations: { mine: kept }\nenv: { log_level: info }"},
+		"kong on Postgres": {load("kong"), "kong.yaml", "podAnnotations: { mine: kept }\nenv: { log_level: info, database: postgres, pg_host: p }"},
+		"ingress":          {ingress, "ingress.yaml", "gateway: { podAnnotations: { mine: kept }, env: { log_level: info } }"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			install := action.NewInstall(&action.Configuration{Log: t.Logf})
 			install.ClientOnly, install.DryRun = true, true
 			install.ReleaseName, install.Namespace = "kong", "default"
 			install.KubeVersion = &chartutil.KubeVersion{Version: "v1.31.0", Major: "1", Minor: "31"}
-			merged := chartutil.CoalesceTables(valuesOf(t, values[name]), valuesOf(t, c.own))
+			merged := chartutil.CoalesceTables(valuesOf(t, values[c.key]), valuesOf(t, c.own))
 			r, err := install.Run(c.chart, merged)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var gateways []core.PodSpec
-			for _, document := range strings.Split("\n"+r.Manifest, "\n---") {
+			text := r.Manifest
+			for _, hook := range r.Hooks {
+				text += "\n---\n" + hook.Manifest
+			}
+			for _, document := range strings.Split("\n"+text, "\n---") {
+				// Whatever is told of the plugin must have it: jobs of migrations, too.
 				var d apps.Deployment
-				if err := yaml.Unmarshal([]byte(document), &d); err != nil || d.Kind != "Deployment" {
+				if err := yaml.Unmarshal([]byte(document), &d); err != nil || d.Kind != "Deployment" && d.Kind != "Job" {
 					continue
 				}
 				pod := d.Spec.Template
+				for i, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+					told := slices.ContainsFunc(container.Env, func(e core.EnvVar) bool { return e.Name == "KONG_PLUGINSERVER_NAMES" })
+					installed := slices.IndexFunc(pod.Spec.InitContainers, func(c core.Container) bool { return c.Name == "install-quota" })
+					mounted := slices.ContainsFunc(container.VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == "/opt/kong-quota" })
+					if told && (installed < 0 || installed >= i || !mounted) && container.Name != "clear-stale-pid" {
+						t.Errorf("%s %s, container %s is told of the plugin, but does not have it", d.Kind, d.Name, container.Name)
+					}
+				}
+				if d.Kind == "Job" {
+					continue
+				}
 				if slices.ContainsFunc(pod.Spec.Containers, func(c core.Container) bool { return c.Name == "proxy" }) {
 					gateways = append(gateways, pod.Spec)
 					if pod.Annotations["mine"] != "kept" || pod.Annotations["checksum/quota-env"] == "" || pod.Annotations["checksum/quota-passwords"] == "" {
