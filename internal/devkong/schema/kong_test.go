@@ -9,24 +9,34 @@ import (
 	"os/exec"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 
 	"kong-quota/internal/devkong/schema"
 	"kong-quota/internal/refused"
 	"kong-quota/plugin"
 )
 
-// askKong runs Kong's own code over configurations of the plugin, and gives each with its
-// defaults, or the message of the Admin API, a text. KONG_SOURCE is the folder of Kong's Lua
-// sources, of which some run outside of nginx: that needs luajit and Debian's
-// lua-penlight and lua-cjson.
-func askKong(t *testing.T, text []byte, configs []json.RawMessage) []any {
+// said is what Kong's own code says.
+type said struct {
+	Schema      string
+	Results     []any
+	Declarative []any
+}
+
+// askKong runs Kong's own code over configurations of the plugin and whole declarative
+// ones: see testdata/kong_schema.lua. KONG_SOURCE is the folder of Kong's Lua sources, of
+// which some run outside of nginx: that needs luajit and Debian's lua-penlight and
+// lua-cjson.
+func askKong(t *testing.T, text []byte, configs []json.RawMessage, declarative ...any) (answer said) {
 	t.Helper()
 	source := os.Getenv("KONG_SOURCE")
 	if source == "" {
 		t.Skip("KONG_SOURCE names no folder with Kong's Lua sources")
 	}
-	in, err := json.Marshal(map[string]any{"schema": json.RawMessage(text), "name": plugin.Name, "configs": configs})
+	in, err := json.Marshal(map[string]any{"schema": json.RawMessage(text), "name": plugin.Name, "configs": configs, "declarative": append([]any{}, declarative...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,24 +44,56 @@ func askKong(t *testing.T, text []byte, configs []json.RawMessage) []any {
 	cmd.Stdin = bytes.NewReader(in)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	answer, err := cmd.Output()
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, stderr.String())
 	}
-	var said struct {
-		Schema  string
-		Results []any
+	if err := json.Unmarshal(bytes.ReplaceAll(out, []byte(`"declarative":{}`), []byte(`"declarative":[]`)), &answer); err != nil {
+		t.Fatalf("%v in %s", err, out)
 	}
-	if err := json.Unmarshal(answer, &said); err != nil {
-		t.Fatalf("%v in %s", err, answer)
+	if answer.Schema != "" {
+		t.Fatalf("Kong does not take the schema: %s", answer.Schema)
 	}
-	if said.Schema != "" {
-		t.Fatalf("Kong does not take the schema: %s", said.Schema)
+	if len(answer.Results) != len(configs) || len(answer.Declarative) != len(declarative) {
+		t.Fatalf("%d and %d results for %d and %d configurations", len(answer.Results), len(answer.Declarative), len(configs), len(declarative))
 	}
-	if len(said.Results) != len(configs) {
-		t.Fatalf("%d results for %d configurations", len(said.Results), len(configs))
+	return answer
+}
+
+// TestKongReads: the project's kong.yml, and what the chart has as an example, are
+// declarative configurations to Kong.
+func TestKongReads(t *testing.T) {
+	text, err := json.Marshal(plugin.Schema())
+	if err != nil {
+		t.Fatal(err)
 	}
-	return said.Results
+	read := func(file string) (tree map[string]any) {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		if err == nil {
+			err = yaml.Unmarshal(text, &tree)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tree
+	}
+	values := read("../../../charts/kong-quota/values.yaml")
+	wrong := read("../../../kong.yml")
+	wrong["plugins"].([]any)[0].(map[string]any)["config"].(map[string]any)["limits"] = []any{}
+	configs := []json.RawMessage{[]byte(`{"limits":[{"name":"a","limit":1,"window":"hour"}]}`)}
+	answer := askKong(t, text, configs, read("../../../kong.yml"), values["kong"].(map[string]any)["config"], wrong)
+	for i, want := range []map[string]any{
+		{"services": 2., "routes": 3., "consumers": 2., "plugins": 5., "keyauth_credentials": 2.},
+		{"services": 1., "routes": 1., "plugins": 1.},
+	} {
+		if !reflect.DeepEqual(answer.Declarative[i], any(want)) {
+			t.Errorf("configuration %d is %v to Kong, want %v", i+1, answer.Declarative[i], want)
+		}
+	}
+	if problem, _ := answer.Declarative[2].(string); !strings.Contains(problem, "length must be at least 1") {
+		t.Errorf("a bad one is %v to Kong", answer.Declarative[2])
+	}
 }
 
 // TestKongItself holds devkong's schema language to Kong's: what each says of the
@@ -78,7 +120,7 @@ func TestKongItself(t *testing.T) {
 		configs = append(configs, config)
 	}
 	refused := 0
-	for i, theirs := range askKong(t, text, configs) {
+	for i, theirs := range askKong(t, text, configs).Results {
 		var config any
 		if err := json.Unmarshal(configs[i], &config); err != nil {
 			t.Fatal(err)

@@ -1,10 +1,12 @@
--- Holds plugin configurations to the schema code of a Kong whose source is given.
+-- Holds plugin configurations, and whole declarative ones, to the schema code of a Kong
+-- whose source is given.
 --
 --   luajit kong_schema.lua SOURCE <cases.json
 --
--- in:  {"schema": of the plugin's dump, "name": …, "configs": […]}
+-- in:  {"schema": of the plugin's dump, "name": …, "configs": […], "declarative": […]}
 -- out: {"schema": "" or what Kong says of the schema, "results": [the configuration with
---      its defaults, or the message of the Admin API, …]}
+--      its defaults, or the message of the Admin API, …], "declarative": [how many there
+--      are of each entity, or what is wrong, …]}
 --
 -- Kong's code runs in nginx; what it asks of it while it loads is answered here by
 -- things that do nothing.
@@ -55,8 +57,25 @@ cjson.empty_array = cjson.empty_array or {}
 package.preload["kong.pdk.vault"] = function()
   return { is_reference = function(text) return type(text) == "string" and text:sub(1, 9) == "{vault://" and text:sub(-1) == "}" and #text > 10 end }
 end
-for _, name in ipairs { "kong.tools.time", "kong.tools.rand", "kong.tools.uuid", "kong.tools.yield", "kong.tools.http", "kong.tools.uri", "kong.tools.ip", "kong.tools.system", "kong.db.schema.json", "kong.tools.queue_schema", "kong.observability.tracing.propagation.schema" } do
-  package.preload[name] = function() return nothing end
+-- Kong's small functions over texts are right about everything.
+local anything = setmetatable({}, { __index = function(_, key) if key == "host" then return "host" end end })
+for _, name in ipairs {
+  "kong.tools.time", "kong.tools.rand", "kong.tools.yield", "kong.tools.http", "kong.tools.ip", "kong.tools.system",
+  "kong.db.schema.json", "kong.tools.queue_schema", "kong.observability.tracing.propagation.schema",
+} do
+  package.preload[name] = function()
+    return setmetatable({}, { __index = function() return function() return anything end end })
+  end
+end
+package.preload["kong.tools.uri"] = function() return { normalize = function(path) return path end } end
+local ids = 0
+local function id()
+  ids = ids + 1
+  return ("df962853-6b17-575c-9f5a-%012d"):format(ids)
+end
+package.preload["kong.tools.uuid"] = function() return { uuid = id, is_valid_uuid = function() return true end } end
+package.preload["resty.jit-uuid"] = function()
+  return { factory_v5 = function() return id end, generate_v4 = id, is_valid = function() return true end }
 end
 
 -- Whatever else is missing does nothing, and its name is told.
@@ -69,6 +88,12 @@ end)
 
 local input = cjson.decode(io.read("*a"))
 
+package.preload["kong.runloop.plugin_servers"] = function()
+  return { load_schema = function(name) if name == input.name then return true, input.schema end return false end }
+end
+package.preload["kong.runloop.wasm"] = function() return nothing end
+package.preload["kong.runloop.wasm.plugins"] = function() return { load_schema = function() return false end } end
+
 local MetaSchema = require "kong.db.schema.metaschema"
 local Entity = require "kong.db.schema.entity"
 local Errors = require "kong.db.errors"
@@ -78,7 +103,7 @@ for _, name in ipairs { "routes", "services", "consumers" } do -- which plugins 
   assert(Entity.new { name = name, primary_key = { "id" }, fields = { { id = { type = "string", uuid = true } } } })
 end
 local plugins = assert(Entity.new(require "kong.db.schema.entities.plugins"))
-local out = { schema = "", results = {} }
+local out = { schema = "", results = {}, declarative = {} }
 local ok, problem = MetaSchema.MetaSubSchema:validate(input.schema)
 if not ok then
   out.schema = tostring(errors:schema_violation(problem))
@@ -92,5 +117,17 @@ else
     if entity then valid, violations = plugins:validate_insert(entity) else violations = err end
     out.results[i] = valid and entity.config or errors:schema_violation(violations).message
   end end
+end
+if #input.declarative > 0 then
+  local declarative = assert(require("kong.db.schema.others.declarative_config").load({ ["key-auth"] = true, [input.name] = true }, {}))
+  for i, config in ipairs(input.declarative) do
+    local entities, wrong = declarative:flatten(config)
+    local counts = {}
+    for kind, all in pairs(entities or {}) do
+      counts[kind] = 0
+      for _ in pairs(all) do counts[kind] = counts[kind] + 1 end
+    end
+    out.declarative[i] = entities and counts or require("pl.pretty").write(wrong, "")
+  end
 end
 io.write(cjson.encode(out))
