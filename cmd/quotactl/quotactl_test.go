@@ -3,8 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -298,6 +305,40 @@ func TestCompound(t *testing.T) {
 	} {
 		if got := strings.Join(compound(text), "|"); got != want {
 			t.Errorf("%q is %s, want %s", text, got, want)
+		}
+	}
+}
+
+// The Admin API of Kong's ingress chart asks for a client certificate.
+func TestAdminTLS(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"data":[],"next":null}`))
+	}))
+	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	own := server.TLS.Certificates[0] // serves as the client's, too
+	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := write(t, "cert.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Certificate[0]})))
+	keyFile := write(t, "key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})))
+	const reached = "no configuration of quota is there"
+	for args, want := range map[string]string{
+		"":                      "certificate signed by unknown authority",
+		"--admin-ca " + cert:    "tls: ",
+		"--admin-ca " + keyFile: "has no PEM certificate",
+		"--admin-ca /nowhere":   "--admin-ca: open /nowhere",
+		"--admin-ca " + cert + " --admin-cert " + cert + " --admin-key " + keyFile: reached,
+		"--admin-skip-verify --admin-cert " + cert + " --admin-key " + keyFile:     reached,
+		"--admin-skip-verify --admin-cert " + keyFile + " --admin-key " + keyFile:  "--admin-cert, --admin-key: ",
+		"--admin-skip-verify --admin-cert " + cert:                                 "they must all be set",
+	} {
+		status, stdout, stderr := ctl(t, "", append([]string{"usage", "--admin", server.URL}, strings.Fields(args)...)...)
+		if status == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%s: status %d, %s%s, want %s", args, status, stdout, stderr, want)
 		}
 	}
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -21,6 +23,7 @@ type source struct {
 	files          []string
 	admin          string
 	adminHeaders   []string
+	adminTLS       adminTLS
 	envFile        string
 	service, route string
 }
@@ -30,11 +33,45 @@ func (s *source) flags(c *cobra.Command) {
 	f.StringArrayVarP(&s.files, "file", "f", nil, "declarative configuration of Kong (kong.yml); may be given several times")
 	f.StringVar(&s.admin, "admin", "", "URL of Kong's Admin API, such as http://127.0.0.1:8001")
 	f.StringArrayVar(&s.adminHeaders, "admin-header", nil, `header of requests to the Admin API, as "Name: value"; $QUOTACTL_ADMIN_TOKEN is sent as Kong-Admin-Token`)
+	f.StringVar(&s.adminTLS.caFile, "admin-ca", "", "PEM file of the authorities of the Admin API's certificate; the system's without it")
+	f.StringVar(&s.adminTLS.certFile, "admin-cert", "", "PEM file of a client certificate for the Admin API")
+	f.StringVar(&s.adminTLS.keyFile, "admin-key", "", "PEM file of the client certificate's key")
+	f.BoolVar(&s.adminTLS.skipVerify, "admin-skip-verify", false, "accept any certificate of the Admin API")
 	f.StringVar(&s.envFile, "env-file", "", "file with QUOTA_ variables: how to reach Redis; the environment's count before it")
 	f.StringVar(&s.service, "service", "", "only what is counted on this service")
 	f.StringVar(&s.route, "route", "", "only what is counted on this route")
 	c.MarkFlagsMutuallyExclusive("file", "admin")
 	c.MarkFlagsMutuallyExclusive("service", "route")
+	c.MarkFlagsRequiredTogether("admin-cert", "admin-key")
+}
+
+// adminTLS is how to speak TLS with the Admin API. Kong's Ingress Controller and its
+// gateway know each other by certificates there.
+type adminTLS struct {
+	caFile, certFile, keyFile string
+	skipVerify                bool
+}
+
+func (a adminTLS) config() (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: a.skipVerify}
+	if a.caFile != "" {
+		text, err := os.ReadFile(a.caFile)
+		if err != nil {
+			return nil, fmt.Errorf("--admin-ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("--admin-ca: %s has no PEM certificate", a.caFile)
+		}
+	}
+	if a.certFile != "" {
+		pair, err := tls.LoadX509KeyPair(a.certFile, a.keyFile)
+		if err != nil {
+			return nil, fmt.Errorf("--admin-cert, --admin-key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{pair}
+	}
+	return config, nil
 }
 
 // read reads the configurations.
@@ -60,7 +97,12 @@ func (s *source) read(ctx context.Context) (*kongconfig.Configuration, error) {
 		}
 		header.Add(strings.TrimSpace(name), strings.TrimSpace(value))
 	}
-	return kongconfig.Admin{URL: s.admin, Header: header, Client: &http.Client{Timeout: 30 * time.Second}}.Read(ctx)
+	config, err := s.adminTLS.config()
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: config}}
+	return kongconfig.Admin{URL: s.admin, Header: header, Client: client}.Read(ctx)
 }
 
 // open reads the configurations and the settings. It does not connect to Redis yet.
