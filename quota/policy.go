@@ -146,43 +146,46 @@ func (p *Policy) survey() {
 
 // divide makes the parts.
 func (p *Policy) divide() {
-	of := map[int]int{}
+	at := map[int][]int{}
+	var identities []int // in the order of their first limits
 	for i, r := range p.rules {
-		at, found := of[r.Identity]
-		if !found {
-			at = len(p.parts)
-			of[r.Identity] = at
-			p.parts = append(p.parts, Part{Identity: r.Identity, Policy: &Policy{}})
+		if at[r.Identity] == nil {
+			identities = append(identities, r.Identity)
 		}
-		part := &p.parts[at]
-		part.Limits = append(part.Limits, i)
+		at[r.Identity] = append(at[r.Identity], i)
+	}
+	for _, identity := range identities {
+		p.parts = append(p.parts, p.part(identity, at[identity]))
+	}
+}
+
+// part makes a policy of the limits at these positions, which counts one identity.
+func (p *Policy) part(identity int, at []int) Part {
+	own := &Policy{}
+	for _, i := range at {
+		r := p.rules[i]
 		r.Identity = 0
-		part.Policy.rules = append(part.Policy.rules, r)
+		own.rules = append(own.rules, r)
 	}
-	for _, part := range p.parts {
-		own := part.Policy
-		own.survey()
-		own.parts, own.impatient = []Part{part}, own
-	}
+	own.survey()
+	part := Part{Identity: identity, Policy: own, Limits: at}
+	own.parts, own.impatient = []Part{part}, own
+	return part
 }
 
 // Only is the policy of those limits that have one of the names, with the counters
 // that they have in this one; it counts one identity. It is nil if there are none.
 func (p *Policy) Only(names ...string) *Policy {
-	only := &Policy{}
-	part := Part{Policy: only}
+	var at []int
 	for i, r := range p.rules {
 		if slices.Contains(names, r.Limit.Name) {
-			r.Identity = 0
-			only.rules = append(only.rules, r)
-			part.Limits = append(part.Limits, i)
+			at = append(at, i)
 		}
 	}
-	if len(only.rules) == 0 {
+	if at == nil {
 		return nil
 	}
-	only.survey()
-	only.parts, only.impatient = []Part{part}, only
+	only := p.part(0, at).Policy
 	if p.impatient != p {
 		only.impatient = p.impatient.Only(names...)
 	}

@@ -37,17 +37,17 @@ what was used.`,
 				if policy == nil {
 					continue
 				}
-				before, err := l.peek(c.Context(), own, limits)
+				before, err := l.peek(c.Context(), own, policy)
 				if err != nil {
 					return err
 				}
 				l.name(c.Context(), before)
+				store, err := l.store(own.counted)
+				if err != nil {
+					return err
+				}
 				// One limit at a time: each gets back what it can, whatever the others.
 				for i, rule := range policy.Rules() {
-					store, err := l.store(own.counted)
-					if err != nil {
-						return err
-					}
 					d, err := quota.NewLimiter(store, own.Scope, policy.Only(rule.Limit.Name)).Refund(c.Context(), id, units)
 					if err != nil {
 						return err

@@ -37,23 +37,23 @@ type counted struct {
 
 // countersOf compiles a configuration for a process with the settings.
 func countersOf(p kongconfig.Plugin, process settings.Settings) (counted, error) {
-	// Only Kong resolves a reference to a vault.
-	if redis, ok := p.Config["redis"].(map[string]any); ok {
-		for name, own := range map[string]string{"username": process.RedisUsername, "password": process.RedisPassword} {
-			if text, _ := redis[name].(string); schema.IsReference(text) {
-				redis[name] = own
-			}
-		}
-	}
 	instance, err := p.Instance()
 	if err != nil {
 		return counted{}, err
 	}
 	counters, err := plugin.ReadCounters(instance, process)
-	if err != nil {
-		return counted{}, fmt.Errorf("%s: %w", p.Place, err)
+	return counted{p, counters}, err
+}
+
+// resolve puts the process' own user and password where the configuration refers to a
+// vault, which only Kong can look into.
+func resolve(p kongconfig.Plugin, process settings.Settings) {
+	redis, _ := p.Config["redis"].(map[string]any)
+	for name, own := range map[string]string{"username": process.RedisUsername, "password": process.RedisPassword} {
+		if text, _ := redis[name].(string); schema.IsReference(text) {
+			redis[name] = own
+		}
 	}
-	return counted{p, counters}, nil
 }
 
 // where names the place at which the quota is counted.
@@ -96,6 +96,17 @@ func (l *ledger) store(c counted) (*redisstore.Store, error) {
 	}
 	l.stores[c.Redis] = redisstore.New(client, redisstore.WithNamespace(l.settings.Namespace))
 	return l.stores[c.Redis], nil
+}
+
+func (l *ledger) identities(ctx context.Context, texts []string) ([]quota.Identity, error) {
+	ids := make([]quota.Identity, len(texts))
+	for i, text := range texts {
+		var err error
+		if ids[i], err = l.identity(ctx, text); err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
 }
 
 // identity reads who is meant: alice is a consumer by name, custom_id or id; anything

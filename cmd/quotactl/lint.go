@@ -67,14 +67,9 @@ func lint(c *kongconfig.Configuration) ([]kongconfig.Problem, error) {
 	problems := slices.Clone(c.Problems)
 	var good []counted
 	for _, p := range c.Plugins {
-		found := check(p, rules)
-		if len(found) == 0 {
-			one, err := countersOf(p, settings.Settings{Store: "redis"})
-			if err != nil {
-				found = append(found, kongconfig.Problem{Place: p.At(""), Message: err.Error()})
-			} else if !p.Disabled {
-				good = append(good, one)
-			}
+		one, found := check(p, rules)
+		if len(found) == 0 && !p.Disabled {
+			good = append(good, one)
 		}
 		problems = append(problems, found...)
 	}
@@ -89,19 +84,17 @@ func lint(c *kongconfig.Configuration) ([]kongconfig.Problem, error) {
 }
 
 // check finds what Kong's schema refuses, and what the plugin refuses when it starts.
-func check(p kongconfig.Plugin, rules *schema.Plugin) (problems []kongconfig.Problem) {
+// What is neither counts.
+func check(p kongconfig.Plugin, rules *schema.Plugin) (one counted, problems []kongconfig.Problem) {
 	filled, violations := rules.Config.Validate(map[string]any(p.Config))
 	each(violations, "", func(field, message string) {
 		problems = append(problems, kongconfig.Problem{Place: p.At(field), Message: message})
 	})
 	if len(problems) > 0 {
-		return problems
+		return counted{}, problems
 	}
 	p.Config, _ = filled.(map[string]any)
-	instance, err := p.Instance()
-	if err == nil {
-		_, err = plugin.ReadCounters(instance, settings.Settings{Store: "redis"})
-	}
+	one, err := countersOf(p, settings.Settings{Store: "redis"})
 	for _, err := range all(err) {
 		var field *quota.FieldError
 		if errors.As(err, &field) {
@@ -111,7 +104,7 @@ func check(p kongconfig.Plugin, rules *schema.Plugin) (problems []kongconfig.Pro
 			problems = append(problems, kongconfig.Problem{Place: p.At(""), Message: err.Error()})
 		}
 	}
-	return problems
+	return one, problems
 }
 
 // each walks a tree of errors as Kong's schema makes them. What is wrong with a

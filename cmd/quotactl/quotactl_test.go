@@ -101,6 +101,14 @@ consumers: [ { username: alice } ]
 	if status, stdout, _ := ctl(t, "", "lint", noted); status != 0 || !strings.Contains(stdout, ": note: configFrom: ") {
 		t.Errorf("a Secret of the cluster: status %d, %s", status, stdout)
 	}
+	// What a vault holds nobody knows here: neither that it is empty.
+	vault := write(t, "kong.yml", `_format_version: "3.0"
+plugins:
+- { name: quota, config: { limits: [ { name: a, limit: 1, window: day } ], redis: { host: r, port: 6379, username: u, password: "{vault://env/p}" } } }
+`)
+	if status, stdout, _ := ctl(t, "", "lint", vault); status != 0 {
+		t.Errorf("a password in a vault: %s", stdout)
+	}
 	// Services without a name are not the same service.
 	nameless := write(t, "kong.yml", `_format_version: "3.0"
 services:
@@ -123,6 +131,7 @@ services:
   plugins:
   - name: quota
     config:
+      redis: { password: "{vault://env/redis-password}" } # which is the process' own here
       limits:
       - { name: daily, limit: 5, window: day }
       - { name: second, algorithm: gcra, limit: 10, window: second, burst: 20 }

@@ -22,15 +22,15 @@ spend what it has leased. To give back a part, see quotactl grant.`,
 			if err != nil {
 				return err
 			}
-			before, err := l.usage(c.Context(), names)
+			ids, err := l.identities(c.Context(), names)
 			if err != nil {
 				return err
 			}
-			for _, name := range names {
-				id, err := l.identity(c.Context(), name)
-				if err != nil {
-					return err
-				}
+			before, err := l.usage(c.Context(), ids)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
 				for _, own := range l.of(id) {
 					store, err := l.store(own.counted)
 					if err != nil {

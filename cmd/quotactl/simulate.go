@@ -112,7 +112,6 @@ charged is the client's address.`,
 
 // simulated is the configuration to try.
 func (s *source) simulated(ctx context.Context, limits []string) (counted, error) {
-	var one counted
 	if len(limits) > 0 {
 		config := map[string]any{"scope": "simulation"}
 		var list []any
@@ -153,8 +152,7 @@ func (s *source) simulated(ctx context.Context, limits []string) (counted, error
 		}
 		return counted{}, fmt.Errorf("there are several configurations, choose one with --service or --route:\n  %s", strings.Join(which, "\n  "))
 	}
-	one = l.all[0]
-	return one, nil
+	return l.all[0], nil
 }
 
 // outcome is what became of somebody's requests.

@@ -120,9 +120,10 @@ func (s *source) open(ctx context.Context) (*ledger, error) {
 		if p.Disabled || s.service != "" && !p.Service.Is(s.service) || s.route != "" && !p.Route.Is(s.route) {
 			continue
 		}
+		resolve(p, process)
 		one, err := countersOf(p, process)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%s: %w", p.Place, err)
 		}
 		if one.Elsewhere {
 			return nil, fmt.Errorf("%s: only the running Kong knows the id of what this is on: use --admin", p.Place)

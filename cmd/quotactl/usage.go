@@ -59,7 +59,10 @@ It charges nothing.`,
 			}
 			var rows []row
 			if len(args) > 0 {
-				rows, err = l.usage(c.Context(), args)
+				var ids []quota.Identity
+				if ids, err = l.identities(c.Context(), args); err == nil {
+					rows, err = l.usage(c.Context(), ids)
+				}
 			} else {
 				rows, err = l.most(c.Context(), top, c.ErrOrStderr())
 			}
@@ -76,18 +79,14 @@ It charges nothing.`,
 	return c
 }
 
-func (l *ledger) usage(ctx context.Context, names []string) (rows []row, err error) {
-	for _, name := range names {
-		id, err := l.identity(ctx, name)
-		if err != nil {
-			return nil, err
-		}
+func (l *ledger) usage(ctx context.Context, ids []quota.Identity) (rows []row, err error) {
+	for _, id := range ids {
 		counters := l.of(id)
 		if len(counters) == 0 {
 			return nil, fmt.Errorf("no limit counts %s", id)
 		}
 		for _, c := range counters {
-			own, err := l.peek(ctx, c, nil)
+			own, err := l.peek(ctx, c, c.part.Policy)
 			if err != nil {
 				return nil, err
 			}
@@ -97,12 +96,8 @@ func (l *ledger) usage(ctx context.Context, names []string) (rows []row, err err
 	return rows, nil
 }
 
-// peek tells how the limits of the names stand, all if there are none.
-func (l *ledger) peek(ctx context.Context, c counter, names []string) ([]row, error) {
-	policy := c.limits(names)
-	if policy == nil {
-		return nil, nil
-	}
+// peek tells how limits of a counter stand.
+func (l *ledger) peek(ctx context.Context, c counter, policy *quota.Policy) ([]row, error) {
 	store, err := l.store(c.counted)
 	if err != nil {
 		return nil, err
@@ -142,7 +137,7 @@ func (l *ledger) most(ctx context.Context, top int, progress io.Writer) ([]row, 
 	for range peekers {
 		wg.Go(func() {
 			for c := range work {
-				own, err := l.peek(ctx, c, nil)
+				own, err := l.peek(ctx, c, c.part.Policy)
 				if err != nil {
 					cancel(err)
 					continue
