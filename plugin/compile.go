@@ -37,9 +37,9 @@ type Instance struct {
 // joins every problem.
 func (p *Plugin) Start(config []byte) (*Instance, error) {
 	i := &Instance{plugin: p}
-	c, where, problems, err := decodeConfig(config)
+	c, where, policy, err := readConfig(config)
 	if err == nil {
-		err = i.compile(c, where, problems)
+		err = i.compile(c, where, policy)
 	}
 	if err != nil {
 		p.log.Error("instance refused", "plugin", Name, "error", err)
@@ -48,12 +48,17 @@ func (p *Plugin) Start(config []byte) (*Instance, error) {
 	return i, nil
 }
 
-// compile reports the problems that were found already together with its own.
-func (i *Instance) compile(c Config, where placement, problems []error) error {
-	policy, err := c.policy()
-	if err := errors.Join(slices.Concat(problems, c.check(), []error{err})...); err != nil {
-		return err
+// readConfig decodes a configuration and checks it. The error joins every problem.
+func readConfig(data []byte) (Config, placement, *quota.Policy, error) {
+	c, where, problems, err := decodeConfig(data)
+	if err != nil {
+		return Config{}, placement{}, nil, err
 	}
+	policy, err := c.policy()
+	return c, where, policy, errors.Join(slices.Concat(problems, c.check(), []error{err})...)
+}
+
+func (i *Instance) compile(c Config, where placement, policy *quota.Policy) error {
 	store, err := i.plugin.stores.forInstance(c.Redis)
 	if err != nil {
 		return err

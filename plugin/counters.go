@@ -1,7 +1,6 @@
 package plugin
 
 import (
-	"errors"
 	"slices"
 	"strings"
 
@@ -36,12 +35,8 @@ type Part struct {
 // these settings. The error joins every problem; each is a *quota.FieldError, or
 // tells of a field that there is none.
 func ReadCounters(config []byte, process settings.Settings) (Counters, error) {
-	c, where, problems, err := decodeConfig(config)
+	c, where, policy, err := readConfig(config)
 	if err != nil {
-		return Counters{}, err
-	}
-	policy, err := c.policy()
-	if err := errors.Join(slices.Concat(problems, c.check(), []error{err})...); err != nil {
 		return Counters{}, err
 	}
 	all := Counters{Scope: c.scope(where), Policy: policy}

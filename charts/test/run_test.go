@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -139,7 +138,7 @@ func start(t *testing.T, plugin string, values map[string]any, resolve map[strin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	port := freePort(t)
+	port := testredis.FreePort(t)
 	values = maps.Clone(values)
 	values["metrics"] = map[string]any{"port": port}
 	all := objects(t, manifest(t, values))
@@ -296,7 +295,7 @@ func TestTrialRuns(t *testing.T) {
 			maps.Copy(values, valuesOf(t, own))
 			all := objects(t, manifest(t, values))
 			container := find(t, all, func(*apps.StatefulSet) bool { return true }).Spec.Template.Spec.Containers[0]
-			port, data := freePort(t), t.TempDir()
+			port, data := testredis.FreePort(t), t.TempDir()
 			script := strings.ReplaceAll(container.Command[2], "/data", data) + fmt.Sprint(" --port ", port)
 			cmd := exec.Command(container.Command[0], container.Command[1], script)
 			for _, e := range container.Env {
@@ -345,7 +344,7 @@ func TestHelmTest(t *testing.T) {
 	if err := ask(pod.proxy); err != nil {
 		t.Error(err)
 	}
-	if err := ask(fmt.Sprintf("127.0.0.1:%d", freePort(t))); err == nil {
+	if err := ask(fmt.Sprintf("127.0.0.1:%d", testredis.FreePort(t))); err == nil {
 		t.Error("it passes where nobody listens")
 	}
 	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
@@ -482,14 +481,4 @@ func answers(url string) bool {
 	}
 	_ = answer.Body.Close()
 	return answer.StatusCode == http.StatusOK
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = listener.Close() }()
-	return listener.Addr().(*net.TCPAddr).Port
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"kong-quota/internal/authorities"
 	"kong-quota/internal/kongconfig"
 	"kong-quota/internal/settings"
 	"kong-quota/quota/redisstore"
@@ -55,13 +55,9 @@ type adminTLS struct {
 func (a adminTLS) config() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: a.skipVerify}
 	if a.caFile != "" {
-		text, err := os.ReadFile(a.caFile)
-		if err != nil {
+		var err error
+		if config.RootCAs, err = authorities.Read(a.caFile); err != nil {
 			return nil, fmt.Errorf("--admin-ca: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("--admin-ca: %s has no PEM certificate", a.caFile)
 		}
 	}
 	if a.certFile != "" {

@@ -17,7 +17,7 @@ func StartCluster(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	var addresses []string
 	for range 3 {
-		bus := strconv.Itoa(freePort(t))
+		bus := strconv.Itoa(FreePort(t))
 		addresses = append(addresses, Start(t, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-config-file", "nodes.conf").Address())
 	}
 	create := append([]string{"--cluster", "create"}, addresses...)

@@ -50,7 +50,7 @@ func StartWatched(t testing.TB, password, sentinelPassword string) *Watched {
 	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.Sentinel = &Server{Port: freePort(t), t: t, file: file, args: []string{"--sentinel"}}
+	w.Sentinel = &Server{Port: FreePort(t), t: t, file: file, args: []string{"--sentinel"}}
 	w.Sentinel.Restart()
 	t.Cleanup(w.Sentinel.Stop)
 	sentinel := redis.NewSentinelClient(&redis.Options{Addr: w.Sentinel.Address(), Password: sentinelPassword})

@@ -31,7 +31,7 @@ type Server struct {
 // test: `make test` installs it.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := &Server{Port: freePort(t), t: t, args: args}
+	s := &Server{Port: FreePort(t), t: t, args: args}
 	s.Restart()
 	t.Cleanup(s.Stop)
 	return s
@@ -125,7 +125,8 @@ func (s *Server) answers() bool {
 	return err == nil && (first[0] == '+' || first[0] == '-')
 }
 
-func freePort(t testing.TB) int {
+// FreePort is a TCP port of this machine that nobody listens on.
+func FreePort(t testing.TB) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -2,15 +2,15 @@ package redisstore
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"kong-quota/internal/authorities"
 )
 
 // Connection says how to reach a Redis server, the servers of a Redis Cluster, or
@@ -136,13 +136,9 @@ func (c Connection) tls() (*tls.Config, error) {
 		InsecureSkipVerify: c.TLSSkipVerify,
 	}
 	if c.TLSCAFile != "" {
-		pem, err := os.ReadFile(c.TLSCAFile)
-		if err != nil {
+		var err error
+		if config.RootCAs, err = authorities.Read(c.TLSCAFile); err != nil {
 			return nil, fmt.Errorf("certificate authorities: %w", err)
-		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("certificate authorities: %s has no PEM certificate", c.TLSCAFile)
 		}
 	}
 	if (c.TLSCertFile == "") != (c.TLSKeyFile == "") {

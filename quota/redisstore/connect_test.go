@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -140,13 +141,8 @@ func certificates(t *testing.T) (folder string) {
 func TestTLS(t *testing.T) {
 	folder := certificates(t)
 	in := func(name string) string { return filepath.Join(folder, name) }
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := listener.Addr().String()
-	_ = listener.Close()
-	_, port, _ := net.SplitHostPort(address)
+	port := strconv.Itoa(testredis.FreePort(t))
+	address := net.JoinHostPort("127.0.0.1", port)
 	testredis.Start(t, "--tls-port", port, "--tls-cert-file", in("server.pem"), "--tls-key-file", in("server.key"),
 		"--tls-ca-cert-file", in("ca.pem"), "--tls-auth-clients", "yes")
 	good := redisstore.Connection{Address: address, TLS: true, TLSCAFile: in("ca.pem"), TLSCertFile: in("client.pem"), TLSKeyFile: in("client.key"), DialTimeout: 10 * time.Second}
