@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"kong-quota/internal/realkong"
@@ -83,7 +81,7 @@ func TestStories(t *testing.T) {
 	for _, s := range stories {
 		t.Run(s.name, func(t *testing.T) {
 			k, _ := startWithRedis(t, s.plugins)
-			s.play(t, storyGateway{k.ProxyURL(), k.lastSeen})
+			s.play(t, storyGateway{k.ProxyURL(), k.upstream.lastSeen})
 		})
 	}
 }
@@ -125,15 +123,7 @@ func (s story) play(t *testing.T, g storyGateway) {
 // startKong starts a Kong with an upstream and a Redis of its own.
 func startKong(t *testing.T, command, plugins string) storyGateway {
 	t.Helper()
-	var mu sync.Mutex
-	var seen http.Header
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-		seen = r.Header.Clone()
-		_, _ = w.Write([]byte("ok"))
-	}))
-	t.Cleanup(upstream.Close)
+	upstream := startUpstream(t)
 	redis := testredis.Start(t)
 	env := filepath.Join(t.TempDir(), "quota.env")
 	if err := os.WriteFile(env, []byte("QUOTA_REDIS_ADDRESS="+redis.Address()+"\n"), 0o644); err != nil {
@@ -147,11 +137,7 @@ func startKong(t *testing.T, command, plugins string) storyGateway {
 		t.Fatalf("%v\n%s", err, log)
 	}
 	t.Cleanup(stop)
-	return storyGateway{proxy, func() http.Header {
-		mu.Lock()
-		defer mu.Unlock()
-		return seen
-	}}
+	return storyGateway{proxy, upstream.lastSeen}
 }
 
 // Where Docker is and no Kong, a container is the command kong: with the arguments,

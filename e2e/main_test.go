@@ -44,12 +44,42 @@ func run(m *testing.M) int {
 // kong is a devkong with the plugin, an upstream, and what they saw.
 type kong struct {
 	*devkong.Gateway
+	upstream *upstream
 	t   *testing.T
 	log *buffer
 
 	mu     sync.Mutex
 	events []devkong.Event
-	seen   []http.Header // what the upstream got
+}
+
+// upstream answers all requests, and keeps their headers.
+type upstream struct {
+	*httptest.Server
+	t    *testing.T
+	mu   sync.Mutex
+	seen []http.Header
+}
+
+func startUpstream(t *testing.T) *upstream {
+	t.Helper()
+	u := &upstream{t: t}
+	u.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		u.mu.Lock()
+		u.seen = append(u.seen, r.Header.Clone())
+		u.mu.Unlock()
+		_, _ = w.Write([]byte("ok"))
+	}))
+	t.Cleanup(u.Server.Close)
+	return u
+}
+
+func (u *upstream) lastSeen() http.Header {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.seen) == 0 {
+		u.t.Fatal("the upstream saw no request")
+	}
+	return u.seen[len(u.seen)-1]
 }
 
 // buffer is a log that may be read while it is written.
@@ -100,14 +130,7 @@ plugins:
 // start runs a devkong with the plugins and settings given.
 func start(t *testing.T, plugins string, settings ...string) *kong {
 	t.Helper()
-	k := &kong{t: t, log: &buffer{}}
-	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		k.mu.Lock()
-		k.seen = append(k.seen, r.Header.Clone())
-		k.mu.Unlock()
-		_, _ = w.Write([]byte("ok"))
-	}))
-	t.Cleanup(upstream.Close)
+	k := &kong{t: t, log: &buffer{}, upstream: startUpstream(t)}
 	folder := t.TempDir()
 	envFile := filepath.Join(folder, "quota.env")
 	if err := os.WriteFile(envFile, []byte(strings.Join(settings, "\n")+"\n"), 0o600); err != nil {
@@ -118,7 +141,7 @@ func start(t *testing.T, plugins string, settings ...string) *kong {
 	g, err := devkong.Start(ctx, devkong.Options{
 		Config: []byte(entities + plugins), Plugin: pluginBinary, Prefix: folder,
 		StartCommand: []string{pluginBinary, "-kong-prefix", folder, "-env-file", envFile},
-		Resolve:      map[string]string{"upstream:80": upstream.Listener.Addr().String()},
+		Resolve:      map[string]string{"upstream:80": k.upstream.Listener.Addr().String()},
 		Log:          slog.New(slog.NewTextHandler(k.log, nil)),
 		OnEvent: func(e devkong.Event) {
 			k.mu.Lock()
@@ -195,15 +218,6 @@ func (k *kong) admin(method, path string, body any) answer {
 	}
 	request.Header.Set("Content-Type", "application/json")
 	return do(k.t, http.DefaultClient, request)
-}
-
-func (k *kong) lastSeen() http.Header {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if len(k.seen) == 0 {
-		k.t.Fatal("the upstream saw no request")
-	}
-	return k.seen[len(k.seen)-1]
 }
 
 func (k *kong) lastCalls() string {

@@ -234,7 +234,7 @@ func TestUpstreamSeesTheDecision(t *testing.T) {
 	check := func(key string, want ...string) {
 		t.Helper()
 		a := k.get("/key", key, forged...)
-		h := k.lastSeen()
+		h := k.upstream.lastSeen()
 		got := []string{h.Get("X-Quota-State"), h.Get("X-Quota-Limit"), h.Get("X-Quota-Remaining")}
 		if a.status != 200 || strings.Join(got, " ") != strings.Join(want, " ") {
 			t.Errorf("status %d, upstream got %q, want %q", a.status, got, want)
@@ -246,7 +246,7 @@ func TestUpstreamSeesTheDecision(t *testing.T) {
 	check("bob", "over_quota", "1", "0")
 	redis.Stop()
 	check("alice", "unknown", "", "")
-	if h := k.lastSeen(); len(h["X-Quota-Reset"]) != 0 {
+	if h := k.upstream.lastSeen(); len(h["X-Quota-Reset"]) != 0 {
 		t.Errorf("the client's X-Quota-Reset reached the upstream: %v", h)
 	}
 }
@@ -262,8 +262,8 @@ func TestRedisIsLostAndComesBack(t *testing.T) {
 	lost := func(how string) {
 		t.Helper()
 		a := k.get("/key", "alice", "X-Quota-State", "forged")
-		if a.status != 200 || a.header.Get("RateLimit-Limit") != "" || k.lastSeen().Get("X-Quota-State") != "unknown" {
-			t.Errorf("%s, allow: status %d, headers %v, upstream %v", how, a.status, a.header, k.lastSeen())
+		if a.status != 200 || a.header.Get("RateLimit-Limit") != "" || k.upstream.lastSeen().Get("X-Quota-State") != "unknown" {
+			t.Errorf("%s, allow: status %d, headers %v, upstream %v", how, a.status, a.header, k.upstream.lastSeen())
 		}
 		a = k.get("/other", "alice")
 		if a.status != 503 || a.header.Get("RateLimit-Limit") != "" || a.header.Get("Retry-After") != "" ||

@@ -39,15 +39,6 @@ func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) quota.Store { s, _ := newStore(t, time.Hour, 1000); return s })
 }
 
-func policy(t testing.TB, limits ...quota.Limit) *quota.Policy {
-	t.Helper()
-	p, err := quota.NewPolicy(limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 var alice = quota.NewIdentity("consumer", "alice")
 
 // Every refusal reads as the store's would, and lasts as long.
@@ -56,7 +47,7 @@ func TestRefusalsAreThoseOfTheStore(t *testing.T) {
 		t.Run(string(a), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, store := newStore(t, time.Hour, 100)
-				p := policy(t, quota.Limit{Name: "a", Algorithm: a, Limit: 3, Window: quota.Per(9 * time.Second)}, quota.Limit{Name: "b", Limit: 100, Window: quota.Per(time.Minute)})
+				p := storetest.Policy(t, quota.Limit{Name: "a", Algorithm: a, Limit: 3, Window: quota.Per(9 * time.Second)}, quota.Limit{Name: "b", Limit: 100, Window: quota.Per(time.Minute)})
 				passed := 0
 				for range 300 {
 					time.Sleep(100 * time.Millisecond)
@@ -97,7 +88,7 @@ func TestRefusalsAreThoseOfTheStore(t *testing.T) {
 func TestWhatIsGivenBackCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, store := newStore(t, time.Second, 100)
-		p := policy(t, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
+		p := storetest.Policy(t, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
 		spend := func() quota.State {
 			t.Helper()
 			d, err := s.Spend(t.Context(), quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: 1})
@@ -141,7 +132,7 @@ func TestWhatIsGivenBackCounts(t *testing.T) {
 // What is remembered is of one policy, cost, scope and identity.
 func TestOthersAreAsked(t *testing.T) {
 	s, store := newStore(t, time.Hour, 100)
-	p, q := policy(t, quota.Limit{Name: "a", Limit: 2, Window: quota.Per(time.Hour)}), policy(t, quota.Limit{Name: "b", Limit: 2, Window: quota.Per(time.Hour)})
+	p, q := storetest.Policy(t, quota.Limit{Name: "a", Limit: 2, Window: quota.Per(time.Hour)}), storetest.Policy(t, quota.Limit{Name: "b", Limit: 2, Window: quota.Per(time.Hour)})
 	for i, c := range []struct {
 		request quota.Request
 		state   quota.State
@@ -169,7 +160,7 @@ func TestOthersAreAsked(t *testing.T) {
 
 func TestTableIsBounded(t *testing.T) {
 	s, store := newStore(t, time.Hour, 64)
-	p := policy(t, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
+	p := storetest.Policy(t, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
 	spend := func(i int) {
 		if _, err := s.Spend(t.Context(), quota.Request{Scope: "s", Identity: quota.NewIdentity("c", fmt.Sprint(i)), Policy: p, Cost: 2}); err != nil {
 			t.Fatal(err)
@@ -189,7 +180,7 @@ func TestTableIsBounded(t *testing.T) {
 
 func BenchmarkDenied(b *testing.B) {
 	s, _ := newStore(b, time.Hour, 100)
-	p := policy(b, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
+	p := storetest.Policy(b, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
 	r := quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: 1}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

@@ -47,15 +47,6 @@ func memory(t testing.TB) *asked {
 	return &asked{Store: m}
 }
 
-func policy(t testing.TB, limits ...quota.Limit) *quota.Policy {
-	t.Helper()
-	p, err := quota.NewPolicy(limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
-}
-
 var alice = quota.NewIdentity("consumer", "alice")
 
 func leased(limit int64, window quota.Window, lease quota.Lease) quota.Limit {
@@ -79,7 +70,7 @@ func TestABlockIsSpentHere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t)
 		s := leases.New(store, 100)
-		p := policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.1, MaxAge: time.Minute}), quota.Limit{
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.1, MaxAge: time.Minute}), quota.Limit{
 			Name: "b", Limit: 1000, Window: quota.Per(24 * time.Hour), Lease: quota.Lease{Share: 0.5, MaxAge: time.Hour}})
 		// The first request takes no block; then each takes a tenth of what is left.
 		for i := range 100 {
@@ -105,7 +96,7 @@ func TestWhatIsNotSpentGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t)
 		one, two := leases.New(store, 100), leases.New(store, 100)
-		p := policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.5, MaxAge: time.Minute}))
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.5, MaxAge: time.Minute}))
 		remaining := func() int64 {
 			t.Helper()
 			return spend(t, store, p, 0).Limits[0].Remaining
@@ -152,7 +143,7 @@ func TestABlockEndsWithItsWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t)
 		s := leases.New(store, 100)
-		p := policy(t, leased(100, quota.PerUnit(quota.Minute), quota.Lease{Share: 0.5, MaxAge: time.Hour}))
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Minute), quota.Lease{Share: 0.5, MaxAge: time.Hour}))
 		time.Sleep(59 * time.Second)
 		spend(t, s, p, 1)
 		spend(t, s, p, 1)
@@ -175,7 +166,7 @@ func TestWhatArrivesLate(t *testing.T) {
 		store := memory(t)
 		store.late = 5 * time.Second
 		s := leases.New(store, 100)
-		p := policy(t, leased(100, quota.PerUnit(quota.Minute), quota.Lease{Share: 0.5, MaxAge: time.Second}))
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Minute), quota.Lease{Share: 0.5, MaxAge: time.Second}))
 		time.Sleep(57 * time.Second)
 		spend(t, s, p, 1)
 		spend(t, s, p, 1) // and 48 more, which go back at :58, and arrive at :03
@@ -199,7 +190,7 @@ func TestNeverMoreThanTheLimit(t *testing.T) {
 				random := rand.New(rand.NewPCG(seed, 3))
 				store := memory(t)
 				limit := 1 + random.Int64N(300)
-				p := policy(t, leased(limit, quota.PerUnit(quota.Minute), quota.Lease{Share: 0.01 + 0.49*random.Float64(), MaxAge: time.Duration(1+random.IntN(90)) * time.Second}))
+				p := storetest.Policy(t, leased(limit, quota.PerUnit(quota.Minute), quota.Lease{Share: 0.01 + 0.49*random.Float64(), MaxAge: time.Duration(1+random.IntN(90)) * time.Second}))
 				nodes := make([]*leases.Store, 5)
 				for i := range nodes {
 					nodes[i] = leases.New(store, 100)
@@ -254,7 +245,7 @@ func TestNeverMoreThanTheLimit(t *testing.T) {
 func TestNeverMoreThanTheLimitOnRedis(t *testing.T) {
 	client := testredis.Start(t).Client()
 	const limit = 2000
-	p := policy(t, quota.Limit{Name: "a", Limit: limit, Window: quota.Per(time.Hour), Lease: quota.Lease{Share: 0.1, MaxAge: 50 * time.Millisecond}})
+	p := storetest.Policy(t, quota.Limit{Name: "a", Limit: limit, Window: quota.Per(time.Hour), Lease: quota.Lease{Share: 0.1, MaxAge: 50 * time.Millisecond}})
 	store := redisstore.New(client)
 	var nodes [5]atomic.Pointer[leases.Store]
 	for i := range nodes {
@@ -295,7 +286,7 @@ func TestAStoreThatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t)
 		s := leases.New(store, 100)
-		p := policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.1, MaxAge: time.Minute}))
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.1, MaxAge: time.Minute}))
 		spend(t, s, p, 1)
 		spend(t, s, p, 1) // and 8 more
 		store.lost.Store(true)
@@ -316,7 +307,7 @@ func TestAStoreThatIsLost(t *testing.T) {
 func TestReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := leases.New(memory(t), 100)
-		p := policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.5, MaxAge: time.Minute}))
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.5, MaxAge: time.Minute}))
 		for range 10 {
 			spend(t, s, p, 1)
 		}
@@ -338,7 +329,7 @@ func TestBlocksAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory(t)
 		s := leases.New(store, 2)
-		p := policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.5, MaxAge: time.Minute}))
+		p := storetest.Policy(t, leased(100, quota.PerUnit(quota.Hour), quota.Lease{Share: 0.5, MaxAge: time.Minute}))
 		for i := range 40 {
 			if _, err := s.Spend(t.Context(), quota.Request{Scope: "s", Identity: quota.NewIdentity("c", fmt.Sprint(i%4)), Policy: p, Cost: 1}); err != nil {
 				t.Fatal(err)
@@ -352,7 +343,7 @@ func TestBlocksAreBounded(t *testing.T) {
 
 func BenchmarkLeased(b *testing.B) {
 	s := leases.New(memory(b), 100)
-	p := policy(b, quota.Limit{Name: "a", Limit: quota.MaxLimit, Window: quota.Per(time.Hour), Lease: quota.Lease{Share: 0.1, MaxAge: time.Hour}})
+	p := storetest.Policy(b, quota.Limit{Name: "a", Limit: quota.MaxLimit, Window: quota.Per(time.Hour), Lease: quota.Lease{Share: 0.1, MaxAge: time.Hour}})
 	r := quota.Request{Scope: "s", Identity: alice, Policy: p, Cost: 1}
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

@@ -24,6 +24,7 @@ import (
 	"kong-quota/internal/testredis"
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
+	"kong-quota/quota/storetest"
 )
 
 func TestPasswordsAreNotPrinted(t *testing.T) {
@@ -44,7 +45,7 @@ func ask(t *testing.T, c redisstore.Connection) error {
 	defer func() { _ = client.Close() }()
 	within, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	_, err = redisstore.New(client).Spend(within, quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1})
+	_, err = redisstore.New(client).Spend(within, quota.Request{Scope: "s", Identity: alice, Policy: storetest.Policy(t, hourly), Cost: 1})
 	return err
 }
 
@@ -73,7 +74,7 @@ func TestDeadline(t *testing.T) {
 	}
 	defer func() { _ = client.Close() }()
 	store := redisstore.New(client)
-	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	request := quota.Request{Scope: "s", Identity: alice, Policy: storetest.Policy(t, hourly), Cost: 1}
 	if _, err := store.Spend(ctx, request); err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestConnectToCluster(t *testing.T) {
 func TestSlotsThatMove(t *testing.T) {
 	cluster := testredis.StartCluster(t)
 	store := redisstore.New(cluster)
-	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	request := quota.Request{Scope: "s", Identity: alice, Policy: storetest.Policy(t, hourly), Cost: 1}
 	remaining := int64(-1)
 	spend := func(moment string) {
 		t.Helper()
@@ -264,7 +265,7 @@ func TestSentinelFailover(t *testing.T) {
 	}
 	defer func() { _ = client.Close() }()
 	store := redisstore.New(client)
-	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	request := quota.Request{Scope: "s", Identity: alice, Policy: storetest.Policy(t, hourly), Cost: 1}
 	before, err := store.Spend(ctx, request)
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +304,7 @@ func TestDemotedMaster(t *testing.T) {
 	defer func() { _ = client.Close() }()
 	store := redisstore.New(client)
 	for range 2 { // the first sends the script's text
-		_, err = store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1})
+		_, err = store.Spend(ctx, quota.Request{Scope: "s", Identity: alice, Policy: storetest.Policy(t, hourly), Cost: 1})
 		if !errors.Is(err, quota.ErrUnavailable) {
 			t.Errorf("got %v", err)
 		}
@@ -318,7 +319,7 @@ func TestServerThatDecidesLater(t *testing.T) {
 	server := testredis.Start(t, "--replicaof", "127.0.0.1 1", "--replica-serve-stale-data", "no")
 	client := server.Client()
 	store := redisstore.New(client)
-	request := quota.Request{Scope: "s", Identity: alice, Policy: policyOf(t, hourly), Cost: 1}
+	request := quota.Request{Scope: "s", Identity: alice, Policy: storetest.Policy(t, hourly), Cost: 1}
 	_, _ = store.Spend(ctx, request) // sends the script's text
 	if err := client.ConfigResetStat(ctx).Err(); err != nil {
 		t.Fatal(err)

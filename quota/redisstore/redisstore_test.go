@@ -29,7 +29,7 @@ func TestStoreOnCluster(t *testing.T) {
 func TestIdentities(t *testing.T) {
 	for name, client := range map[string]redisstore.Client{"server": testredis.Start(t).Client(), "Cluster": testredis.StartCluster(t)} {
 		store := redisstore.New(client, redisstore.WithNamespace("a[b]*"))
-		policy := policyOf(t, hourly, quota.Limit{Name: "log", Algorithm: quota.SlidingLog, Limit: 5, Window: quota.Per(time.Hour)})
+		policy := storetest.Policy(t, hourly, quota.Limit{Name: "log", Algorithm: quota.SlidingLog, Limit: 5, Window: quota.Per(time.Hour)})
 		want := map[quota.Identity]bool{}
 		for i := range 3000 {
 			id := quota.NewIdentity("header", fmt.Sprint("{", i, "}"))

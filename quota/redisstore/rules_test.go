@@ -16,6 +16,7 @@ import (
 	"kong-quota/lua"
 	"kong-quota/quota"
 	"kong-quota/quota/redisstore"
+	"kong-quota/quota/storetest"
 )
 
 // The rules of the Redis state (../shared/DESIGN.md), one test each, in the
@@ -39,15 +40,6 @@ func newFixture(t *testing.T) *fixture {
 	server := testredis.Start(t)
 	client := server.Client()
 	return &fixture{t, server, client, redisstore.New(client)}
-}
-
-func policyOf(t testing.TB, limits ...quota.Limit) *quota.Policy {
-	t.Helper()
-	p, err := quota.NewPolicy(limits...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p
 }
 
 func (f *fixture) spend(p *quota.Policy, cost int64) quota.Decision {
@@ -85,7 +77,7 @@ var (
 
 func TestRule1OneHashPerIdentityWithAFieldPerLimit(t *testing.T) {
 	f := newFixture(t)
-	f.spend(policyOf(t, hourly, daily), 1)
+	f.spend(storetest.Policy(t, hourly, daily), 1)
 	keys, err := f.client.Keys(ctx, "*").Result()
 	if err != nil || !slices.Equal(keys, []string{key}) {
 		t.Errorf("keys %q, %v", keys, err)
@@ -94,7 +86,7 @@ func TestRule1OneHashPerIdentityWithAFieldPerLimit(t *testing.T) {
 		t.Errorf("fields %q", names)
 	}
 	// The script says which keys it uses, and no name that is not KEYS[n].
-	text, err := lua.Spend(policyOf(t, hourly).Algorithms()...)
+	text, err := lua.Spend(storetest.Policy(t, hourly).Algorithms()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +110,7 @@ func TestRule2TheServersClockDecides(t *testing.T) {
 		// A node whose clock is wrong sees the counters of the others.
 		f.store = redisstore.New(f.client, redisstore.WithClock(func() time.Time { return time.Now().Add(skew) }))
 		for range 2 {
-			f.spend(policyOf(t, daily, hourly), 1)
+			f.spend(storetest.Policy(t, daily, hourly), 1)
 		}
 	}
 	counter := strings.Fields(f.hash()["daily"])
@@ -139,7 +131,7 @@ func TestRule2TheServersClockDecides(t *testing.T) {
 func TestRule2AWrongClockIsLearned(t *testing.T) {
 	f := newFixture(t)
 	f.store = redisstore.New(f.client, redisstore.WithClock(func() time.Time { return time.Now().Add(100 * 24 * time.Hour) }))
-	p := policyOf(t, daily)
+	p := storetest.Policy(t, daily)
 	f.spend(p, 1)
 	before := f.calls("evalsha")
 	f.spend(p, 1)
@@ -185,24 +177,24 @@ func (f *fixture) end(name string) time.Time {
 
 func TestRule3EveryKeyExpiresWithItsLastCounter(t *testing.T) {
 	f := newFixture(t)
-	f.spend(policyOf(t, hourly), 1)
+	f.spend(storetest.Policy(t, hourly), 1)
 	if got, want := f.expiry(), f.end("hourly"); !got.Equal(want) {
 		t.Errorf("one limit: expires %v, want %v", got, want)
 	}
 	long := hourly
 	long.Name, long.Window = "long", quota.Per(48*time.Hour)
-	f.spend(policyOf(t, hourly, long), 1)
+	f.spend(storetest.Policy(t, hourly, long), 1)
 	if got, want := f.expiry(), f.end("long"); !got.Equal(want) {
 		t.Errorf("two limits: expires %v, want %v", got, want)
 	}
 	// Another policy of the same scope must not cut short what it does not know.
-	f.spend(policyOf(t, hourly), 1)
+	f.spend(storetest.Policy(t, hourly), 1)
 	if got, want := f.expiry(), f.end("long"); !got.Equal(want) {
 		t.Errorf("the other policy: expires %v, want %v", got, want)
 	}
 	// A limit that restarts shorter takes the expiry with it.
 	long.Window = quota.Per(2 * time.Hour)
-	f.spend(policyOf(t, long), 1)
+	f.spend(storetest.Policy(t, long), 1)
 	if got, want := f.expiry(), f.end("long"); !got.Equal(want) || got.After(f.now().Add(2*time.Hour+time.Millisecond)) {
 		t.Errorf("restarted: expires %v, want %v", got, want)
 	}
@@ -211,7 +203,7 @@ func TestRule3EveryKeyExpiresWithItsLastCounter(t *testing.T) {
 		t.Fatal(err)
 	}
 	long.Window = quota.Per(3 * time.Hour)
-	f.spend(policyOf(t, long), 1)
+	f.spend(storetest.Policy(t, long), 1)
 	if _, there := f.hash()["old"]; there {
 		t.Error("a counter that has ended was kept")
 	}
@@ -220,11 +212,11 @@ func TestRule3EveryKeyExpiresWithItsLastCounter(t *testing.T) {
 func TestRule3AnExpiredKeyMeansTheSameAsAnEndedCounter(t *testing.T) {
 	f := newFixture(t)
 	short := quota.Limit{Name: "short", Limit: 1, Window: quota.Per(50 * time.Millisecond)}
-	f.spend(policyOf(t, short), 1)
+	f.spend(storetest.Policy(t, short), 1)
 	for f.client.Exists(ctx, key).Val() == 1 {
 		time.Sleep(time.Millisecond)
 	}
-	if d := f.spend(policyOf(t, short), 1); d.State != quota.HitQuota {
+	if d := f.spend(storetest.Policy(t, short), 1); d.State != quota.HitQuota {
 		t.Errorf("after the expiry: %v", d)
 	}
 }
@@ -232,7 +224,7 @@ func TestRule3AnExpiredKeyMeansTheSameAsAnEndedCounter(t *testing.T) {
 func TestRule4NothingIsWrittenUnlessAllPass(t *testing.T) {
 	f := newFixture(t)
 	tight := quota.Limit{Name: "tight", Limit: 2, Window: quota.PerUnit(quota.Hour)}
-	p := policyOf(t, hourly, tight)
+	p := storetest.Policy(t, hourly, tight)
 	for _, cost := range []int64{0, 3} { // a peek, and a refusal, on nothing
 		f.spend(p, cost)
 		if n := f.client.Exists(ctx, key).Val(); n != 0 {
@@ -257,12 +249,12 @@ func TestRule4NothingIsWrittenUnlessAllPass(t *testing.T) {
 
 func TestRule5WhatChangesAndWhatCannotBeRead(t *testing.T) {
 	f := newFixture(t)
-	p := policyOf(t, hourly, daily)
+	p := storetest.Policy(t, hourly, daily)
 	f.spend(p, 4)
 	raised, changed := hourly, daily
 	raised.Limit = 20
 	changed.Timezone = "UTC"
-	if d := f.spend(policyOf(t, raised, changed), 1); d.Limits[0].Remaining != 15 || d.Limits[1].Remaining != 99 || d.Restarted != 0 {
+	if d := f.spend(storetest.Policy(t, raised, changed), 1); d.Limits[0].Remaining != 15 || d.Limits[1].Remaining != 99 || d.Restarted != 0 {
 		t.Errorf("a raised limit and a changed timezone: %v", d)
 	}
 
@@ -306,7 +298,7 @@ func FuzzCounter(f *testing.F) {
 	store := redisstore.New(client)
 	var policies []*quota.Policy
 	for i, a := range quota.Algorithms {
-		p := policyOf(f, quota.Limit{Name: "hourly", Algorithm: a, Limit: 10, Window: quota.Per(time.Hour)})
+		p := storetest.Policy(f, quota.Limit{Name: "hourly", Algorithm: a, Limit: 10, Window: quota.Per(time.Hour)})
 		policies = append(policies, p)
 		until := fmt.Sprint(time.Now().Add(time.Hour).Truncate(6 * time.Minute).UnixMicro())
 		for _, values := range []string{"", " 3", " 3 4 5", " 1 2 3 4 5 6 7 8 9 10", " 2 5 2", " 360000000000000 1 " + until, " -1", " 1e300", " 99999999999999999999"} {
@@ -378,7 +370,7 @@ func TestRule6RepliesAreFlatIntegers(t *testing.T) {
 
 func TestRule7CountersAreReadable(t *testing.T) {
 	f := newFixture(t)
-	f.spend(policyOf(t, hourly), 3)
+	f.spend(storetest.Policy(t, hourly), 3)
 	var shape string
 	var until, used int64
 	if n, err := fmt.Sscanf(f.hash()["hourly"], "%s %d %d", &shape, &until, &used); n != 3 || err != nil {
@@ -392,7 +384,7 @@ func TestRule7CountersAreReadable(t *testing.T) {
 
 func TestWhatRedisForgets(t *testing.T) {
 	f := newFixture(t)
-	p := policyOf(t, hourly)
+	p := storetest.Policy(t, hourly)
 	f.spend(p, 1)
 	if err := f.client.ScriptFlush(ctx).Err(); err != nil {
 		t.Fatal(err)
@@ -432,8 +424,8 @@ func TestAnnouncements(t *testing.T) {
 	if got := <-heard; got != "a scope/consumer:alice" {
 		t.Errorf("heard %q", got)
 	}
-	f.spend(policyOf(t, hourly), 2)
-	if f.spend(policyOf(t, hourly), -1); <-heard != "s/consumer:alice" {
+	f.spend(storetest.Policy(t, hourly), 2)
+	if f.spend(storetest.Policy(t, hourly), -1); <-heard != "s/consumer:alice" {
 		t.Error("the refund was not heard")
 	}
 	stop()
@@ -455,7 +447,7 @@ func TestReplication(t *testing.T) {
 	for i, a := range quota.Algorithms {
 		limits = append(limits, quota.Limit{Name: fmt.Sprint("limit-", i), Algorithm: a, Limit: 100, Window: quota.Per(time.Hour)})
 	}
-	p := policyOf(t, limits...)
+	p := storetest.Policy(t, limits...)
 	for _, cost := range []int64{3, 1, -2, 5} {
 		f.spend(p, cost)
 	}
@@ -484,7 +476,7 @@ func TestReplication(t *testing.T) {
 func TestNamespace(t *testing.T) {
 	f := newFixture(t)
 	f.store = redisstore.New(f.client, redisstore.WithNamespace("staging"))
-	f.spend(policyOf(t, hourly), 1)
+	f.spend(storetest.Policy(t, hourly), 1)
 	if n := f.client.Exists(ctx, "staging:s:{consumer:alice}").Val(); n != 1 {
 		t.Error("the namespace is not in the key")
 	}

@@ -13,7 +13,7 @@ import (
 // several is a consumer's day beside the service's second: every request is
 // charged to both, or to neither.
 func several(t *testing.T, store quota.Store) {
-	p := policy(t,
+	p := Policy(t,
 		quota.Limit{Name: "day", Limit: 3, Window: quota.Per(24 * time.Hour)},
 		quota.Limit{Name: "second", Limit: 4, Window: quota.Per(time.Second), Identity: "service"})
 	service := quota.NewIdentity("service", "sms")
@@ -58,7 +58,7 @@ func several(t *testing.T, store quota.Store) {
 // than any limit, and what refused requests were charged for a moment is back.
 func severalAtOnce(t *testing.T, store quota.Store) {
 	const consumers, each, own, all = 8, 100, 40, 100
-	p := policy(t,
+	p := Policy(t,
 		quota.Limit{Name: "own", Limit: own, Window: quota.Per(time.Hour)},
 		quota.Limit{Name: "all", Algorithm: quota.SlidingWindow, Limit: all, Window: quota.Per(time.Hour), Identity: "service"})
 	service := quota.NewIdentity("service", "sms")
@@ -105,7 +105,7 @@ func severalAtOnce(t *testing.T, store quota.Store) {
 func delays(t *testing.T, store quota.Store) {
 	for _, a := range []quota.Algorithm{quota.LeakyBucket, quota.TokenBucket, quota.GCRA} {
 		t.Run(string(a), func(t *testing.T) {
-			p := policy(t, quota.Limit{Name: "a", Algorithm: a, Limit: 10, Burst: 2, Window: quota.Per(sec), MaxDelay: 200 * ms})
+			p := Policy(t, quota.Limit{Name: "a", Algorithm: a, Limit: 10, Burst: 2, Window: quota.Per(sec), MaxDelay: 200 * ms})
 			var last quota.Decision
 			for i, c := range []struct {
 				at          time.Duration
@@ -146,7 +146,7 @@ func delays(t *testing.T, store quota.Store) {
 		})
 	}
 	t.Run("beside a limit that refuses", func(t *testing.T) {
-		p := policy(t,
+		p := Policy(t,
 			quota.Limit{Name: "a", Algorithm: quota.GCRA, Limit: 10, Burst: 1, Window: quota.Per(sec), MaxDelay: sec},
 			quota.Limit{Name: "b", Limit: 2, Window: quota.Per(time.Hour)})
 		for i, want := range []quota.Decision{{State: hit}, {State: hit, Wait: 100 * ms}, {State: over}} {

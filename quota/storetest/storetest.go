@@ -86,7 +86,7 @@ func (c table) run(t *testing.T, store quota.Store) {
 		if s.limits != nil {
 			limits = s.limits
 		}
-		p := policy(t, limits...)
+		p := Policy(t, limits...)
 		d := spend(t, store, p, s.at, s.cost)
 		got := make([]standing, len(d.Limits))
 		for j, l := range d.Limits {
@@ -124,7 +124,8 @@ var (
 // scope keeps apart the tests that share a server.
 func scope(t *testing.T) string { return t.Name() }
 
-func policy(t testing.TB, limits ...quota.Limit) *quota.Policy {
+// Policy is a policy of good limits.
+func Policy(t testing.TB, limits ...quota.Limit) *quota.Policy {
 	t.Helper()
 	p, err := quota.NewPolicy(limits...)
 	if err != nil {
@@ -157,7 +158,7 @@ func traces(t *testing.T, store quota.Store, apart bool) {
 	for i := range *steps {
 		anew := false
 		if p == nil || random.IntN(40) == 0 {
-			p = policy(t, randomLimits(random)...)
+			p = Policy(t, randomLimits(random)...)
 			charged.Charged = 0
 			anew = apart
 		}
@@ -282,7 +283,7 @@ func randomStep(random *rand.Rand) time.Duration {
 // just these.
 func concurrent(t *testing.T, store quota.Store) {
 	const clients, each, limit = 32, 50, 777
-	p := policy(t,
+	p := Policy(t,
 		quota.Limit{Name: "tight", Limit: limit, Window: quota.Per(time.Hour)},
 		quota.Limit{Name: "wide", Limit: clients * each * 2, Window: quota.Per(time.Hour)})
 	var passed, hits atomic.Int64
@@ -310,7 +311,7 @@ func concurrent(t *testing.T, store quota.Store) {
 }
 
 func apart(t *testing.T, store quota.Store) {
-	p := policy(t, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
+	p := Policy(t, quota.Limit{Name: "a", Limit: 1, Window: quota.Per(time.Hour)})
 	seen := 0
 	for _, s := range []string{scope(t) + "/x", scope(t) + "/y"} {
 		for _, id := range []quota.Identity{
@@ -332,7 +333,7 @@ func apart(t *testing.T, store quota.Store) {
 }
 
 func reset(t *testing.T, store quota.Store) {
-	p := policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour)})
+	p := Policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour)})
 	for range 3 {
 		spend(t, store, p, 0, 1)
 	}
@@ -352,8 +353,8 @@ func reset(t *testing.T, store quota.Store) {
 }
 
 func badRequests(t *testing.T, store quota.Store) {
-	p := policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour)})
-	both := policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour), Identity: "service"})
+	p := Policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour)})
+	both := Policy(t, quota.Limit{Name: "a", Limit: 3, Window: quota.Per(time.Hour), Identity: "service"})
 	id := quota.NewIdentity("consumer", "alice")
 	for want, r := range map[string]quota.Request{
 		`spend: cost: -2147483649 must be between -2147483648 and 2147483648`:          {Scope: "s", Identity: id, Policy: p, Cost: -quota.MaxCost - 1, Now: start},
