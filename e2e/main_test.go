@@ -45,8 +45,8 @@ func run(m *testing.M) int {
 type kong struct {
 	*devkong.Gateway
 	upstream *upstream
-	t   *testing.T
-	log *buffer
+	t        *testing.T
+	log      *buffer
 
 	mu     sync.Mutex
 	events []devkong.Event
